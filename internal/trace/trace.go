@@ -1,0 +1,74 @@
+// Package trace owns the spine of snug: a training step as named allocations and frees, in phases.
+//
+// Producers (torch, gpt) append events; readers (allocators, ledger, reports, doctor) walk them.
+// It knows nothing of frameworks, allocators or models, and never computes a tensor's meaning.
+package trace
+
+import "github.com/snugml/snug/internal/units"
+
+// DType is the element type of a tensor, under PyTorch's name.
+type DType string
+
+const (
+	Float32  DType = "float32"
+	BFloat16 DType = "bfloat16"
+	Float16  DType = "float16"
+	Int64    DType = "int64"
+	Int32    DType = "int32"
+	UInt16   DType = "uint16"
+	UInt8    DType = "uint8"
+)
+
+// Size is the bytes of one element.
+func (d DType) Size() int64 {
+	switch d {
+	case Int64:
+		return 8
+	case Float32, Int32:
+		return 4
+	case BFloat16, Float16, UInt16:
+		return 2
+	case UInt8:
+		return 1
+	}
+	panic("trace: unknown dtype " + string(d))
+}
+
+// Category says what a tensor is for; reports group by it.
+type Category string
+
+const (
+	Weight     Category = "weight"
+	Gradient   Category = "gradient"
+	Optimizer  Category = "optimizer"
+	Activation Category = "activation"
+	Workspace  Category = "workspace"
+	Input      Category = "input"
+)
+
+// Tensor is one allocation: nanoGPT's name for it, its shape and what it takes.
+type Tensor struct {
+	Name     string
+	Category Category
+	Shape    []int
+	DType    DType
+	Bytes    units.Bytes // the product of shape and dtype, before any allocator's rounding
+}
+
+// Event is the birth or the death of a tensor.
+type Event struct {
+	Tensor int // index into Trace.Tensors
+	Free   bool
+}
+
+// Phase is a named run of events: eval, first_step, step, resume.
+type Phase struct {
+	Name   string
+	Events []Event
+}
+
+// Trace is a whole run's allocations in order. What is alive at the end of a phase is alive at the start of the next.
+type Trace struct {
+	Tensors []Tensor
+	Phases  []Phase
+}
