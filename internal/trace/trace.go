@@ -17,6 +17,7 @@ const (
 	Int32    DType = "int32"
 	UInt16   DType = "uint16"
 	UInt8    DType = "uint8"
+	Bool     DType = "bool"
 )
 
 // Size is the bytes of one element.
@@ -28,7 +29,7 @@ func (d DType) Size() int64 {
 		return 4
 	case BFloat16, Float16, UInt16:
 		return 2
-	case UInt8:
+	case UInt8, Bool:
 		return 1
 	}
 	panic("trace: unknown dtype " + string(d))
@@ -55,16 +56,34 @@ type Tensor struct {
 	Bytes    units.Bytes // the product of shape and dtype, before any allocator's rounding
 }
 
-// Event is the birth or the death of a tensor.
+// Event is the birth or the death of a tensor. A tensor that has died may be born again.
 type Event struct {
-	Tensor int // index into Trace.Tensors
+	Tensor int32 // index into Trace.Tensors
 	Free   bool
 }
 
-// Phase is a named run of events: eval, first_step, step, resume.
+// Stage is a part of a phase that begins with event First: forward, backward, optimizer.
+type Stage struct {
+	Name  string
+	First int
+}
+
+// Phase is a named run of events: init, eval, first_step, step, resume.
 type Phase struct {
 	Name   string
+	Stages []Stage // in order of First; may be empty
 	Events []Event
+}
+
+// Stage names the stage that event belongs to: the last one that began at or before it, or the phase itself.
+func (p *Phase) Stage(event int) string {
+	name := p.Name
+	for _, s := range p.Stages {
+		if s.First <= event {
+			name = s.Name
+		}
+	}
+	return name
 }
 
 // Trace is a whole run's allocations in order. What is alive at the end of a phase is alive at the start of the next.

@@ -1,0 +1,24 @@
+// Package torch owns what nanoGPT's train.py takes under PyTorch: the sequence of its allocations and frees, eager and
+// compiled, built from the settings; and PyTorch's caching allocator, simulated, that turns the sequence into memory.
+//
+// Every number comes from the sequence. Constants appear only where PyTorch or CUDA has one, with their source.
+// It never runs Python, never touches a device, and never decides which settings are better: fit does.
+package torch
+
+import "github.com/snugml/snug/internal/units"
+
+// Device is what of a GPU decides the sequence of allocations.
+type Device struct {
+	Capability int         // compute capability, 10·major + minor: 86 is Ampere's consumer cards
+	SMs        int         // multiprocessors
+	L2         units.Bytes // L2 cache; compiled runs flush it between measurements of kernels
+}
+
+// Options are the choices that are not nanoGPT's settings.
+type Options struct {
+	Device     Device
+	DropLogits bool // the loop lets go of logits and loss before the next forward (one added line in train.py)
+	EvalBatch  int  // sequences in estimate_loss's batches; 0: batch_size
+	WorldSize  int  // processes under DDP; 0 or 1: none
+	Resume     bool // init_from=resume: the checkpoint is loaded onto the GPU first
+}
