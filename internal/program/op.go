@@ -79,7 +79,9 @@ func many(p Param) Param    { p.Many = true; return p }
 // specs is the op contract. Letters: B sequences, T block_size, C n_embd, NH heads, HS = C/NH, N = B*T tokens,
 // OC output channels, V vocabulary, n tokens of a loss chunk. Weights are (OC, C) row-major, as nn.Linear has them.
 //
-// Elementwise ops (Residual, Gelu, Dropout, Cast to the same type) accept an output that is one of their inputs.
+// Elementwise ops (Residual, Gelu, Dropout, Cast to the same type) accept an output that is one of their inputs;
+// ResidualLayernormForward's sum may be a or b. What a fused op computes from its other output it computes from that
+// output as stored, rounding included: GELU from pre, layernorm from sum. So recomputing from what is stored gives the same bits.
 // A first output marked Write is added to instead when Attrs.Accumulate is set (LayernormBackward, MatmulBackwardInput).
 var specs = [Codes]Spec{
 	// out (N,C) = dropout(wte[idx] + wpe[t]); idx (N) int32, wte (V,C), wpe (T,C)

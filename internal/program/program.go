@@ -38,9 +38,10 @@ func (t *Tensor) Len() int {
 
 // Section is a run of ops executed as one: a micro-batch's forward and backward, the update, an evaluation batch.
 type Section struct {
-	Name string // "train", "train_rest", "eval", "eval_rest", "begin", "update"
-	B    int    // sequences in it; 0 where it has none
-	Ops  []Op
+	Name  string // "train", "eval", "update", …: the program's builder names them
+	Phase string // the phase of the trace that it belongs to; sections of a phase stand together
+	B     int    // sequences in it; 0 where it has none
+	Ops   []Op
 }
 
 // Program is tensors and the sections over them. Temporaries belong to one section each.

@@ -1,0 +1,197 @@
+package gpt
+
+import (
+	"fmt"
+
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
+)
+
+// Param is a parameter and the tensors that belong to it.
+type Param struct {
+	Spec
+	Weight, Master, Grad, M, V program.ID // Master is None where Weight is fp32 itself
+}
+
+// Value is the tensor that holds the parameter in fp32.
+func (p Param) Value() program.ID {
+	if p.Master != program.None {
+		return p.Master
+	}
+	return p.Weight
+}
+
+// Step is a training step as a program, and the tensors and sections that its driver needs to find.
+type Step struct {
+	*program.Program
+	Model  Model
+	Shape  Shape
+	Policy Policy
+	Params []Param
+
+	Idx, Targets program.ID // int32 (micro-batch, T), written before each train or eval section
+	LossSum      program.ID // f32 (1), the sum of an iteration's or an evaluation's losses over all tokens
+	Norm         program.ID // f32 (1), the gradient's norm before clipping
+
+	Init      int // section: zeroes the optimizer's state
+	Begin     int // section: zeroes gradients and LossSum, before an iteration
+	BeginEval int // section: zeroes LossSum
+	Train     int // section: forward and backward of MicroBatch sequences
+	TrainRest int // section: the same of the sequences that are left; -1 where none are
+	Update    int // section: norm and AdamW
+	Eval      int // section: forward and loss of Policy.EvalBatch sequences; -1 where none is built
+	EvalRest  int // section: the same of the sequences that are left; -1 where none are
+}
+
+// Build writes the training step of m under p as a program.
+func Build(m Model, s Shape, p Policy) (*Step, error) {
+	if err := m.Check(); err != nil {
+		return nil, err
+	}
+	if s.Batch < 1 {
+		return nil, fmt.Errorf("batch_size * gradient_accumulation_steps is %d, it must be at least 1", s.Batch)
+	}
+	p.MicroBatch = clamp(p.MicroBatch, s.Batch)
+	p.EvalBatch = clamp(p.EvalBatch, s.EvalBatch)
+	b := &builder{Step: &Step{Program: &program.Program{}, Model: m, Shape: s, Policy: p}}
+	b.persistent()
+
+	b.Init = b.section("init", "eval", 0, b.init)
+	b.BeginEval = b.section("begin_eval", "eval", 0, func() { b.zero("loss", b.LossSum) })
+	b.Eval, b.EvalRest = -1, -1
+	if p.EvalBatch > 0 {
+		b.Eval = b.section("eval", "eval", p.EvalBatch, b.eval)
+		if rest := s.EvalBatch % p.EvalBatch; rest > 0 {
+			b.EvalRest = b.section("eval_rest", "eval", rest, b.eval)
+		}
+	}
+	b.Begin = b.section("begin", "step", 0, b.begin)
+	b.Train, b.TrainRest = b.section("train", "step", p.MicroBatch, b.train), -1
+	if rest := s.Batch % p.MicroBatch; rest > 0 {
+		b.TrainRest = b.section("train_rest", "step", rest, b.train)
+	}
+	b.Update = b.section("update", "step", 0, b.update)
+	return b.Step, b.Check()
+}
+
+func clamp(n, most int) int { return max(min(n, most), min(1, most)) }
+
+// builder appends ops to the section it is in.
+type builder struct {
+	*Step
+	ops    []program.Op
+	b      int              // sequences of the section
+	params map[string]Param // by nanoGPT's name
+	losses program.ID       // f32 (most tokens of a section)
+}
+
+// persistent makes the tensors that live as long as the program.
+func (b *builder) persistent() {
+	b.params = map[string]Param{}
+	for _, spec := range b.Model.Specs() {
+		tensor := func(category trace.Category, dtype trace.DType, suffix string) program.ID {
+			return b.Add(program.Persistent, category, dtype, spec.Name+suffix, spec.Shape...)
+		}
+		p := Param{Spec: spec, Master: program.None}
+		p.Weight = tensor(trace.Weight, b.Policy.Weight, "")
+		if b.Policy.Weight != trace.Float32 {
+			p.Master = tensor(trace.Optimizer, trace.Float32, ".master")
+		}
+		p.Grad = tensor(trace.Gradient, b.Policy.Gradient, ".grad")
+		p.M = tensor(trace.Optimizer, trace.Float32, ".exp_avg")
+		p.V = tensor(trace.Optimizer, trace.Float32, ".exp_avg_sq")
+		b.Params = append(b.Params, p)
+		b.params[spec.Name] = p
+	}
+	most, T := max(b.Policy.MicroBatch, b.Policy.EvalBatch), b.Model.BlockSize
+	b.Idx = b.Add(program.Persistent, trace.Input, trace.Int32, "idx", most, T)
+	b.Targets = b.Add(program.Persistent, trace.Input, trace.Int32, "targets", most, T)
+	b.losses = b.Add(program.Persistent, trace.Activation, trace.Float32, "losses", most, T)
+	b.LossSum = b.Add(program.Persistent, trace.Activation, trace.Float32, "loss", 1)
+	b.Norm = b.Add(program.Persistent, trace.Optimizer, trace.Float32, "grad_norm", 1)
+}
+
+// section appends the ops that fill emits as one section and returns its index.
+func (b *builder) section(name, phase string, sequences int, fill func()) int {
+	b.ops, b.b = nil, sequences
+	fill()
+	b.Sections = append(b.Sections, program.Section{Name: name, Phase: phase, B: sequences, Ops: b.ops})
+	return len(b.Sections) - 1
+}
+
+func (b *builder) init() {
+	for _, p := range b.Params {
+		b.zero(p.Name, p.M)
+		b.zero(p.Name, p.V)
+	}
+}
+
+func (b *builder) begin() {
+	b.zero("loss", b.LossSum)
+	for _, p := range b.Params {
+		b.zero(p.Name, p.Grad)
+	}
+}
+
+// update clips by the norm of all gradients together and takes one AdamW step.
+func (b *builder) update() {
+	norm := []program.Arg{b.Whole(b.Norm)}
+	for _, p := range b.Params {
+		norm = append(norm, b.Whole(p.Grad))
+	}
+	b.op(program.GlobalNorm, "grad_norm", program.Attrs{}, norm...)
+	a := b.Shape.Adam
+	for _, p := range b.Params {
+		attrs := program.Attrs{Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, GradClip: a.GradClip}
+		if p.Decays() {
+			attrs.WeightDecay = a.WeightDecay
+		}
+		b.op(program.AdamW, p.Name, attrs, b.Whole(p.Weight), b.Whole(p.Master), b.Whole(p.M), b.Whole(p.V), b.Whole(p.Grad), b.Whole(b.Norm))
+	}
+}
+
+func (b *builder) zero(name string, id program.ID) {
+	b.op(program.Zero, name, program.Attrs{}, b.Whole(id))
+}
+
+func (b *builder) op(code program.Code, name string, attrs program.Attrs, args ...program.Arg) {
+	b.ops = append(b.ops, program.Op{Code: code, Name: name, Args: args, Attrs: attrs, Scratch: program.Absent})
+}
+
+// tokens is N, the tokens of the section.
+func (b *builder) tokens() int { return b.b * b.Model.BlockSize }
+
+// act makes a temporary (N, width...) in the activations' dtype.
+func (b *builder) act(name string, width int) program.Arg {
+	return b.Whole(b.Add(program.Temporary, trace.Activation, b.Policy.Activation, name, b.tokens(), width))
+}
+
+// stat makes a temporary f32 tensor of one number a token and head: layernorm's mean and rstd, attention's lse.
+func (b *builder) stat(name string, heads int) program.Arg {
+	return b.Whole(b.Add(program.Temporary, trace.Activation, trace.Float32, name, b.tokens()*heads))
+}
+
+// head returns the first n elements of a persistent tensor: a smaller section uses the head of the inputs.
+func (b *builder) head(id program.ID, n int) program.Arg { return program.Arg{ID: id, Len: n} }
+
+// weight, bias and their gradients, by nanoGPT's name without ".weight"; Absent where the model has no bias.
+func (b *builder) weight(name string) program.Arg {
+	return b.Whole(b.params["transformer."+name+".weight"].Weight)
+}
+func (b *builder) dweight(name string) program.Arg {
+	return b.Whole(b.params["transformer."+name+".weight"].Grad)
+}
+
+func (b *builder) bias(name string) program.Arg {
+	if p, ok := b.params["transformer."+name+".bias"]; ok {
+		return b.Whole(p.Weight)
+	}
+	return program.Absent
+}
+
+func (b *builder) dbias(name string) program.Arg {
+	if p, ok := b.params["transformer."+name+".bias"]; ok {
+		return b.Whole(p.Grad)
+	}
+	return program.Absent
+}
