@@ -109,11 +109,11 @@ func (l *Layout) Trace() *trace.Trace {
 	for i := range l.Tensors {
 		t.Tensors[i] = l.Tensors[i].Tensor
 		if l.Tensors[i].Class == Persistent {
-			start = append(start, trace.Event{Tensor: i})
+			start = append(start, trace.Event{Tensor: int32(i)})
 		}
 	}
 	if slack := l.Size - l.Live; slack > 0 {
-		start = append(start, trace.Event{Tensor: len(t.Tensors)})
+		start = append(start, trace.Event{Tensor: int32(len(t.Tensors))})
 		t.Tensors = append(t.Tensors, trace.Tensor{Name: "alignment", Category: trace.Workspace,
 			Shape: []int{int(slack)}, DType: trace.UInt8, Bytes: slack})
 	}
@@ -142,10 +142,10 @@ func sectionEvents(lives []Life, s, ops int) []trace.Event {
 	var events []trace.Event
 	for op := range ops {
 		for _, i := range born[op] {
-			events = append(events, trace.Event{Tensor: i})
+			events = append(events, trace.Event{Tensor: int32(i)})
 		}
 		for _, i := range dead[op] {
-			events = append(events, trace.Event{Tensor: i, Free: true})
+			events = append(events, trace.Event{Tensor: int32(i), Free: true})
 		}
 	}
 	return events
