@@ -1,0 +1,42 @@
+# Every gate has a target; `make check` is what CI runs.
+GO          ?= go
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# packages where goroutines meet: the race detector runs on these
+RACE        := $(shell $(GO) list ./... 2>/dev/null | grep -E '/internal/(cpu|data|bpe|supervise|watch|train|oom|metrics|term)$$')
+
+.PHONY: check test fmt vet static tidy race cross fuzz bench build
+
+check: fmt vet tidy static cross test race ## everything CI runs
+
+test: ## the README's own test command
+	$(GO) test ./...
+
+fmt:
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "gofmt would change: $$bad"; exit 1; }
+
+vet:
+	$(GO) vet ./...
+
+static: ## staticcheck, at a fixed version
+	$(GO) run $(STATICCHECK) ./...
+
+tidy: ## go.mod and go.sum list what is used, no more
+	$(GO) mod tidy -diff
+
+race: ## needs a C compiler; the tests that touch goroutines, under the race detector
+	@if command -v $${CC:-cc} >/dev/null; then echo "$(GO) test -race -short …"; CGO_ENABLED=1 $(GO) test -race -short $(RACE); else echo "race: no C compiler, skipped"; fi
+
+cross: ## every system we say we run on compiles without cgo
+	@for t in linux/amd64 linux/arm64 darwin/arm64 windows/amd64; do \
+	  echo "build $$t"; CGO_ENABLED=0 GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build -o /dev/null ./cmd/snug || exit 1; done
+
+build: ## bin/snug
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/snug ./cmd/snug
+
+FUZZTIME ?= 10s
+fuzz: ## each fuzz target for FUZZTIME
+	@for pkg in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$pkg 2>/dev/null | grep ^Fuzz); do \
+	  echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; done; done
+
+bench: ## benchmarks, in benchstat's format
+	$(GO) test -run '^$$' -bench . -count 5 ./...

@@ -1,0 +1,111 @@
+package term
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/snugml/snug/internal/units"
+)
+
+func stream(tty bool, width int) (*Stream, *bytes.Buffer) {
+	var b bytes.Buffer
+	return &Stream{Writer: &b, TTY: tty, Width: width, UTF8: true}, &b
+}
+
+// Columns line up whatever the script: Chinese and Japanese take two columns a character, Devanagari's marks none.
+func TestTableAligns(t *testing.T) {
+	s, b := stream(true, 40)
+	table := &Table{Columns: []Column{{"name", Left}, {"size", Right}, {"why", Wrap}}}
+	table.Add("logits", "6.14 GiB", "the batch is too large for the card you have")
+	table.Add("显存不足", "1 B", "短")
+	table.Add("मेमोरी", "22 B", "कारण")
+	if err := s.Table(table); err != nil {
+		t.Fatal(err)
+	}
+	for i, line := range strings.Split(strings.TrimRight(b.String(), "\n"), "\n") {
+		if w := Width(line); w > 40 {
+			t.Errorf("line %d is %d columns wide: %q", i, w, line)
+		}
+		if strings.Contains(line, " B") || strings.Contains(line, "GiB") {
+			head, _, _ := strings.Cut(line, "B")
+			if w := Width(head); w != 17 {
+				t.Errorf("line %d: size ends at column %d, want 17: %q", i, w, line)
+			}
+		}
+	}
+}
+
+func TestTablePiped(t *testing.T) {
+	s, b := stream(false, 40)
+	table := &Table{Columns: []Column{{"name", Left}, {"why", Wrap}}}
+	table.Add("\x1b[31ma\x1b[0m", strings.Repeat("long ", 30))
+	if err := s.Table(table); err != nil {
+		t.Fatal(err)
+	}
+	if want := "name\twhy\na\t" + strings.Repeat("long ", 30) + "\n"; b.String() != want {
+		t.Errorf("got %q, want %q", b.String(), want)
+	}
+}
+
+func TestBar(t *testing.T) {
+	s, _ := stream(true, 80)
+	for share, want := range map[float64]string{0: "····", 1: "████", 0.5: "██··", 0.3125: "█▎··", 2: "████", -1: "····"} {
+		if got := s.Bar(share, 4); got != want {
+			t.Errorf("Bar(%v) = %q, want %q", share, got, want)
+		}
+	}
+	if got := s.Gauge(2*units.GiB, units.GiB, 8); got != "████▒▒▒▒" {
+		t.Errorf("Gauge over the limit = %q", got)
+	}
+	s.UTF8 = false
+	if got := s.Bar(0.5, 4) + s.Gauge(2, 1, 4); got != "##..##!!" {
+		t.Errorf("plain bars = %q", got)
+	}
+}
+
+func TestProgressFitsTheWidth(t *testing.T) {
+	for _, width := range []int{20, 40, 80, 200} {
+		s, b := stream(true, width)
+		p := s.Progress("prepare", 100)
+		clock := p.start
+		p.now = func() time.Time { clock = clock.Add(time.Second); return clock }
+		for i := range int64(101) {
+			p.Set(i, "12.3 MB/s")
+		}
+		for _, line := range strings.Split(b.String(), "\r\x1b[K") {
+			if Width(line) >= width {
+				t.Errorf("width %d: %q", width, line)
+			}
+		}
+	}
+}
+
+func TestPipedProgressIsSparse(t *testing.T) {
+	s, b := stream(false, 80)
+	p := s.Progress("prepare", 100)
+	clock := p.start
+	p.now = func() time.Time { clock = clock.Add(time.Second); return clock }
+	for i := range int64(100) {
+		p.Set(i, "")
+	}
+	if n := strings.Count(b.String(), "\n"); n != 10 || strings.Contains(b.String(), "\r") {
+		t.Errorf("%d lines in 100 s: %q", n, b.String())
+	}
+}
+
+func TestOpenRespectsTheEnvironment(t *testing.T) {
+	env := func(m map[string]string) func(string) string { return func(k string) string { return m[k] } }
+	if !utf8Locale(env(nil)) || utf8Locale(env(map[string]string{"LANG": "C"})) || !utf8Locale(env(map[string]string{"LC_ALL": "de_DE.UTF-8", "LANG": "C"})) {
+		t.Error("utf8Locale is wrong")
+	}
+	s := &Stream{Color: false}
+	if s.Paint(Red, "x") != "x" {
+		t.Error("painted without colours")
+	}
+	s.Color = true
+	if s.Paint(Red, "x") != "\x1b[31mx\x1b[0m" {
+		t.Error("not painted")
+	}
+}
