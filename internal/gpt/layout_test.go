@@ -26,7 +26,7 @@ func configurations(yield func(name string, m Model, s Shape, p Policy)) {
 	for name, m := range models {
 		for _, rec := range policies {
 			for _, b := range [][2]int{{1, 1}, {12, 12}, {40, 16}} {
-				for _, chunk := range []int{0, 1024, 1000} {
+				for _, chunk := range []int{0, 1000} {
 					for _, half := range []bool{false, true} {
 						p := Float32(b[1])
 						if half {
