@@ -1,0 +1,30 @@
+package philox
+
+import "testing"
+
+// The known-answer vectors of Random123, the library of Philox's authors (kat_vectors, philox 4x32 10).
+func TestKnownAnswers(t *testing.T) {
+	for _, c := range []struct {
+		counter [4]uint32
+		key     [2]uint32
+		want    [4]uint32
+	}{
+		{[4]uint32{}, [2]uint32{}, [4]uint32{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+		{[4]uint32{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, [2]uint32{0xffffffff, 0xffffffff},
+			[4]uint32{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+		{[4]uint32{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, [2]uint32{0xa4093822, 0x299f31d0},
+			[4]uint32{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+	} {
+		if got := Block(c.counter, c.key); got != c.want {
+			t.Errorf("Block(%x, %x) = %x, want %x", c.counter, c.key, got, c.want)
+		}
+	}
+}
+
+func BenchmarkBlock(b *testing.B) {
+	var sum uint32
+	for i := range b.N {
+		sum += Block([4]uint32{uint32(i)}, [2]uint32{1337})[0]
+	}
+	_ = sum
+}
