@@ -1,0 +1,51 @@
+package cpu
+
+import "github.com/snugml/snug/internal/program"
+
+// products of the four matmul ops; data is bound later, the shape is enough for scratch.
+func (x *Executor) product(op *program.Op) *product {
+	N, C, OC := op.Attrs.N, op.Attrs.C, op.Attrs.OC
+	p := &product{g: x.gemm, ldc: C}
+	switch op.Code {
+	case program.MatmulForward, program.MatmulGeluForward: // out (N,OC) = inp (N,C) weight^T (C,OC)
+		p.M, p.N, p.K, p.ldc = N, OC, C, OC
+		p.a, p.b = operand{outer: C, inner: 1}, operand{outer: C, inner: 1}
+	case program.MatmulBackwardInput: // dinp (N,C) = dout (N,OC) weight (OC,C)
+		p.M, p.N, p.K, p.add = N, C, OC, op.Attrs.Accumulate
+		p.a, p.b = operand{outer: OC, inner: 1}, operand{outer: 1, inner: C}
+	case program.MatmulBackwardWeight: // dweight (OC,C) += dout^T (OC,N) inp (N,C)
+		p.M, p.N, p.K, p.add = OC, C, N, true
+		p.a, p.b = operand{outer: 1, inner: OC}, operand{outer: 1, inner: C}
+	}
+	return p
+}
+
+func matmulScratch(x *Executor, op *program.Op) int { return x.product(op).scratch(x.pool.threads) }
+
+func matmulForward(b *binding) []phase {
+	return b.matmul(b.f(0), b.f(1), b.f(2), b.f(3))
+}
+
+func matmulBackwardInput(b *binding) []phase {
+	return b.matmul(b.f(0), b.f(1), b.f(2), nil)
+}
+
+func matmulBackwardWeight(b *binding) []phase {
+	return b.matmul(b.f(0), b.f(1), b.f(2), nil)
+}
+
+// matmulGeluForward writes pre, or out in its place where pre is absent, then applies GELU.
+func matmulGeluForward(b *binding) []phase {
+	out, pre := b.f(0), b.f(1)
+	if pre == nil {
+		pre = out
+	}
+	list := b.matmul(pre, b.f(2), b.f(3), b.f(4))
+	return append(list, elementwise(len(out), func(from, to int) { b.k.GeluForward(out[from:to], pre[from:to]) })...)
+}
+
+func (b *binding) matmul(c, left, right, bias []float32) []phase {
+	p := b.product(b.Op)
+	p.c, p.a.data, p.b.data, p.bias = c, left, right, bias
+	return p.phases(b.scratch(), b.pool.threads)
+}
