@@ -35,12 +35,12 @@ func (d Dropout) threshold() uint32 { return uint32(min(d.P*(1<<32), 1<<32-1)) }
 
 // mask calls f with the scale of n elements of sequence b from elem on, drawing four at a time.
 func (d Dropout) mask(b, elem, n int, f func(i int, scale float32)) {
-	kept, limit, key := float32(1/(1-d.P)), d.threshold(), d.key()
+	kept, limit, key := float32(1/(1-d.P)), d.threshold(), philox.Key(d.Seed)
 	var words [4]uint32
 	for i := range n {
 		e := elem + i
 		if i == 0 || e%4 == 0 {
-			words = Philox(d.counter(b, e/4), key)
+			words = philox.Block(d.counter(b, e/4), key)
 		}
 		scale := kept
 		if words[e%4] < limit {
