@@ -1,0 +1,168 @@
+package oom
+
+import (
+	"regexp"
+	"strings"
+)
+
+// dialect is one wording of a memory failure. A new wording is a new entry in dialects.
+type dialect struct {
+	name      string
+	anchor    string // lower-case literal that every such message holds; the scanner looks for it
+	guard     string // what must hold around the anchor for the line to be a failure; "" when the anchor is enough
+	framework string
+	device    string
+	kind      Kind
+	clauses   []string // see clause
+	detailed  bool     // without at least one clause it is only talk about memory
+}
+
+// A clause is a piece of a message with its numbers in braces: "{free} is free". Clauses of one message follow
+// one another closely, in any order. Blanks match any white space, line breaks included; letters any case.
+var (
+	// c10/cuda/CUDACachingAllocator.cpp, 1.0 to 2.11. "cached" (until 1.3) is reserved minus allocated.
+	torchClauses = []string{
+		"tried to allocate {tried}",
+		"(GPU {gpu};", "(NPU {gpu};", "(MLU {gpu};", "(XPU {gpu};",
+		"GPU {gpu} has a total capacity of {total}", "GPU {gpu} has a total capacty of {total}",
+		"NPU {gpu} has a total capacity of {total}",
+		"of which {free} is free", "{total} total capacity", "{free} free;", "{free} free)",
+		"{allocated} already allocated", "{active} current active",
+		"{reserved_unallocated} cached", "{reserved} reserved in total by PyTorch",
+		"{limit} allowed;", "process {pid} has {other} memory in use", "this process has {process} memory in use",
+		"{allocated} is allocated by PyTorch", "with {private_pools} allocated in private pools",
+		"{reserved_unallocated} is reserved by PyTorch but unallocated",
+	}
+	// aten/src/ATen/mps/MPSAllocator.mm: what MPS holds outside PyTorch is "other allocations".
+	mpsClauses = []string{
+		"MPS allocated: {allocated}", "other allocations: {other_allocations}", "max allowed: {limit}",
+		"tried to allocate {tried}",
+	}
+	cpuClauses  = []string{"you tried to allocate {tried}"}
+	ncclClauses = []string{"failed to CUDA calloc {tried}", "failed to CUDA malloc {tried}", "failed to CUDA calloc async {tried}"}
+	xlaClauses  = []string{
+		"out of memory while trying to allocate {tried}", "out of memory allocating {tried}", "trying to allocate {tried}",
+		"failed to allocate request for {approximate} ({tried})", "on device ordinal {gpu}",
+		"used {used} of {total} hbm", "used {used} of {total} memory",
+	}
+	tensorflowClauses = []string{
+		"shape[{shape}] and type {dtype}", "of shape [{shape}] and type {dtype}", "device:GPU:{gpu} by",
+		"ran out of memory trying to allocate {tried}", "failed to allocate {approximate} ({tried}) from device",
+	}
+	numpyClauses  = []string{"unable to allocate {tried} for an array with shape ({shape}) and data type {dtype}"}
+	cupyClauses   = []string{"out of memory allocating {tried}", "(allocated so far: {allocated}", "limit set to: {limit}"}
+	onnxClauses   = []string{"requested buffer of size {tried_bytes}"}
+	paddleClauses = []string{
+		"out of memory error on GPU {gpu}", "cannot allocate {tried} memory on GPU",
+		"{allocated} memory has been allocated", "available memory is only {free}",
+	}
+	ggmlClauses = []string{"allocating {tried} on device {gpu}", "current device: {gpu}"}
+)
+
+// raisedGuard wants an exception's name or a stream of errors before a bare "out of memory": prose talks about it too.
+const raisedGuard = `(?i)(error|exception|fail|terminate|abort|what\(\):)[^\n]{0,160}out of memory`
+
+// dialects are tried in order; the first that explains most of a message names it.
+var dialects = []dialect{
+	{name: "pytorch-cuda", anchor: "cuda out of memory", framework: "pytorch", device: "cuda", kind: Device, clauses: torchClauses},
+	{name: "pytorch-hip", anchor: "hip out of memory", framework: "pytorch", device: "hip", kind: Device, clauses: torchClauses},
+	{name: "pytorch-xpu", anchor: "xpu out of memory", framework: "pytorch", device: "xpu", kind: Device, clauses: torchClauses},
+	{name: "pytorch-dpcpp", anchor: "dpcpp out of memory", framework: "pytorch", device: "xpu", kind: Device, clauses: torchClauses},
+	{name: "pytorch-npu", anchor: "npu out of memory", framework: "pytorch", device: "npu", kind: Device, clauses: torchClauses},
+	{name: "pytorch-mps", anchor: "mps backend out of memory", framework: "pytorch", device: "mps", kind: Device, clauses: mpsClauses},
+	{name: "pytorch-tail", anchor: "tried to allocate", guard: `(?i)(total capac|\bGPU \d)`, framework: "pytorch", kind: Device, clauses: torchClauses, detailed: true},
+	{name: "pytorch-cpu", anchor: "defaultcpuallocator", guard: `(?i)allocate`, framework: "pytorch", device: "cpu", kind: Host, clauses: cpuClauses},
+	{name: "pytorch-cpu-enforce", anchor: "posix_memalign", guard: `(?i)12 vs 0`, framework: "pytorch", device: "cpu", kind: Host},
+	{name: "pytorch-runtime-error", anchor: "cuda runtime error (2)", framework: "pytorch", device: "cuda", kind: Device},
+	{name: "pytorch-thc", anchor: "thcudacheck fail", guard: `(?i)error=2\b`, framework: "pytorch", device: "cuda", kind: Device},
+	{name: "cublas", anchor: "cublas_status_alloc_failed", device: "cuda", kind: Library},
+	{name: "cublas-create", anchor: "cublas_status_not_initialized", guard: `(?i)cublasCreate`, device: "cuda", kind: Library},
+	{name: "cudnn", anchor: "cudnn_status_alloc_failed", device: "cuda", kind: Library},
+	{name: "cusolver", anchor: "cusolver_status_alloc_failed", device: "cuda", kind: Library},
+	{name: "nccl", anchor: "nccl", guard: `(?i)cuda failure (\d+ )?'?out of memory|failed to cuda (c|m)alloc`, device: "cuda", kind: Library, clauses: ncclClauses},
+	{name: "jax", anchor: "resource_exhausted", guard: `(?i)out of memory|allocate|hbm`, framework: "jax", kind: Device, clauses: xlaClauses},
+	{name: "jax-old", anchor: "resource exhausted: out of memory", framework: "jax", kind: Device, clauses: xlaClauses},
+	{name: "tensorflow", anchor: "oom when allocating tensor", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
+	{name: "tensorflow-bfc", anchor: "ran out of memory trying to allocate", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
+	{name: "tensorflow-driver", anchor: "from device:", guard: `(?i)failed to allocate .*out_?of_?memory`, framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
+	{name: "tensorflow-exhausted", anchor: "resourceexhaustederror", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
+	{name: "paddle", anchor: "out of memory error on gpu", framework: "paddle", device: "cuda", kind: Device, clauses: paddleClauses},
+	{name: "cupy", anchor: "cupy.cuda.memory.outofmemoryerror", framework: "cupy", device: "cuda", kind: Device, clauses: cupyClauses},
+	{name: "onnxruntime", anchor: "failed to allocate memory for requested buffer", framework: "onnxruntime", kind: Device, clauses: onnxClauses},
+	{name: "ggml", anchor: "cudamalloc failed: out of memory", device: "cuda", kind: Device, clauses: ggmlClauses},
+	{name: "numpy", anchor: "unable to allocate", framework: "numpy", device: "cpu", kind: Host, clauses: numpyClauses, detailed: true},
+	{name: "cuda-error", anchor: "cuda error: out of memory", device: "cuda", kind: Device, clauses: ggmlClauses},
+	{name: "cuda-error-tight", anchor: "cuda error:out of memory", device: "cuda", kind: Device},
+	{name: "cuda-error-2", anchor: "error 2", guard: `(?i)cuda[^\n]{0,80}error 2\W+out of memory`, device: "cuda", kind: Device},
+	{name: "cuda-driver", anchor: "cuda_error_out_of_memory", device: "cuda", kind: Device},
+	{name: "cuda-runtime", anchor: "cudaerrormemoryallocation", device: "cuda", kind: Device},
+	{name: "hip-error", anchor: "hip error: out of memory", device: "hip", kind: Device},
+	{name: "hip-runtime", anchor: "hiperroroutofmemory", device: "hip", kind: Device},
+	{name: "torch-exception", anchor: "outofmemoryerror", guard: `(?i)(torch|cuda)[\w.]*OutOfMemoryError`, framework: "pytorch", kind: Device, clauses: torchClauses},
+	{name: "ray", anchor: "node running low on memory", device: "cpu", kind: Host},
+	{name: "dataloader-killed", anchor: "is killed by signal: killed", framework: "pytorch", device: "cpu", kind: Host},
+	{name: "dataloader-shm", anchor: "out of shared memory", guard: `(?i)worker|/dev/shm|bus error`, framework: "pytorch", device: "cpu", kind: Host},
+	{name: "errno-12", anchor: "cannot allocate memory", device: "cpu", kind: Host},
+	{name: "bad-alloc", anchor: "bad_alloc", device: "cpu", kind: Host},
+	{name: "memory-error", anchor: "memoryerror", guard: `(?m)(^|[\s|:])(builtins\.|numpy\.[\w.]*)?_?(Array)?MemoryError\b`, device: "cpu", kind: Host},
+	{name: "kernel", anchor: "out of memory: kill", device: "cpu", kind: Host},
+	{name: "kernel-oom-kill", anchor: "oom-kill", device: "cpu", kind: Host},
+	{name: "kernel-oom_kill", anchor: "oom_kill", device: "cpu", kind: Host},
+	{name: "container", anchor: "oomkilled", device: "cpu", kind: Host},
+	{name: "slurm", anchor: "exceeded", guard: `(?i)exceeded (job|step) memory limit`, device: "cpu", kind: Host},
+	{name: "slurm-handler", anchor: "out of memory handler", device: "cpu", kind: Host},
+	{name: "colab", anchor: "using all available ram", device: "cpu", kind: Host},
+	{name: "exit-9", anchor: "exitcode", guard: `(?i)exitcode\s*:\s*-9\b`, device: "cpu", kind: Host},
+	{name: "exit-137", anchor: "137", guard: `(?i)(exit(ed)? ?(code|status|with)?|status|code)( code)?[: =]+\(?137\b`, device: "cpu", kind: Host},
+	{name: "sigkill", anchor: "sigkill", guard: `(?i)(signal 9|signals\.sigkill|died with|killed by signal|terminated by signal|received|return code = -9)`, device: "cpu", kind: Host},
+	{name: "return-code-9", anchor: "return code = -9", device: "cpu", kind: Host},
+	{name: "killed", anchor: "killed", guard: `(?m)^\s*(\S+: line \d+:\s+)?(\[?\d*\]?[+-]?\s*\d*\s*)?Killed(\s*$|:? ?9?\s*$|\s{2,}\S|\s+(python|torchrun|accelerate|deepspeed|nohup|sh |bash ))`, device: "cpu", kind: Host},
+	{name: "out-of-memory", anchor: "out of memory", guard: raisedGuard, kind: Device},
+}
+
+// rule is a dialect, compiled.
+type rule struct {
+	*dialect
+	guard   *regexp.Regexp
+	clauses []*regexp.Regexp
+}
+
+// compileDialects compiles the table; clause lists that dialects share are compiled once.
+func compileDialects() []rule {
+	compiled := map[string]*regexp.Regexp{}
+	rules := make([]rule, len(dialects))
+	for i := range dialects {
+		d := &dialects[i]
+		rules[i].dialect = d
+		if d.guard != "" {
+			rules[i].guard = regexp.MustCompile(d.guard)
+		}
+		for _, c := range d.clauses {
+			if compiled[c] == nil {
+				compiled[c] = compileClause(c)
+			}
+			rules[i].clauses = append(rules[i].clauses, compiled[c])
+		}
+	}
+	return rules
+}
+
+// fields are the patterns of a clause's numbers; a field not listed here is a size.
+var fields = map[string]string{
+	"gpu": `\d{1,4}`, "pid": `\d{1,10}`, "shape": `[\d, ]{1,200}`, "dtype": `\w+`, "tried_bytes": `\d+`,
+}
+
+var fieldExpr = regexp.MustCompile(`\\\{(\w+)\\\}`)
+
+// compileClause turns "{free} is free" into an expression with one named group a field.
+func compileClause(c string) *regexp.Regexp {
+	expr := fieldExpr.ReplaceAllStringFunc(regexp.QuoteMeta(c), func(m string) string {
+		name := strings.Trim(m, `\{}`)
+		pattern, ok := fields[name]
+		if !ok {
+			pattern = sizePattern
+		}
+		return "(?P<" + name + ">" + pattern + ")"
+	})
+	return regexp.MustCompile(`(?i)` + strings.ReplaceAll(expr, " ", `\s*`))
+}

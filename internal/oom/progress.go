@@ -1,0 +1,79 @@
+package oom
+
+import (
+	"math/bits"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/snugml/snug/internal/units"
+)
+
+// Progress lines come by the million, so they are counted, and only a few are read: the first ones, then every
+// one whose count is a power of two, and the last.
+
+var (
+	iterExpr = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`\biter (\d+): loss [^,]+, time ([\d.]+)ms`)
+	})
+	barExpr = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(\d+)/(\d+) \[[\d:]+<[\d:?]+, *([\d.]+)?(s/it|it/s)?`)
+	})
+	dictExpr = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
+	})
+	memoryExpr = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
+	})
+)
+
+// due reports whether the nth line of its kind is read.
+func due(n int64) bool { return n <= 64 || bits.OnesCount64(uint64(n)) == 1 }
+
+// iteration takes a nanoGPT iteration line.
+func (p *Progress) iteration(line string) {
+	if m := iterExpr().FindStringSubmatch(line); m != nil {
+		if n, err := strconv.ParseInt(m[1], 10, 64); err == nil {
+			p.Steps = max(p.Steps, n+1)
+		}
+		if ms, err := strconv.ParseFloat(m[2], 64); err == nil && ms > 0 {
+			p.StepTime = ms / 1e3
+		}
+	}
+}
+
+// bar takes a tqdm progress bar, loading bars excepted.
+func (p *Progress) bar(line string) {
+	if strings.Contains(line, "shards") || strings.Contains(line, "ownload") || strings.Contains(line, "Map:") {
+		return
+	}
+	m := barExpr().FindStringSubmatch(line)
+	if m == nil {
+		return
+	}
+	if n, err := strconv.ParseInt(m[1], 10, 64); err == nil {
+		p.Steps = max(p.Steps, n)
+	}
+	if v, err := strconv.ParseFloat(m[3], 64); err == nil && v > 0 {
+		if m[4] == "it/s" {
+			v = 1 / v
+		}
+		p.StepTime = v
+	}
+}
+
+// memory takes a printed memory figure; a bare number counts as MiB, as detection trainers print it.
+func (p *Progress) memory(line string) {
+	m := memoryExpr().FindStringSubmatch(line)
+	if m == nil || len(p.Memory) >= 256 {
+		return
+	}
+	unit := m[3]
+	if unit == "" {
+		unit = "MiB"
+	}
+	if size, ok := parseSize(m[2] + unit); ok && size.Bytes > units.MiB {
+		p.Memory = append(p.Memory, size.Bytes)
+	}
+}

@@ -1,0 +1,149 @@
+package oom
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/snugml/snug/internal/units"
+)
+
+// Run is what a log says of the run before it failed.
+type Run struct {
+	Trainer    string            // nanogpt, huggingface, lightning, "" when the log does not tell
+	Settings   map[string]string // nanoGPT's settings as the log prints them, values as written
+	ConfigFile string            // the config file nanoGPT says it read
+	Command    string            // the command line, where the log echoes it
+	Tokens     int64             // "tokens per iteration will be"
+	Parameters int64             // parameters of the model; 123.59M prints as 123,590,000
+	Compiled   bool              // "compiling the model"
+	SlowAttn   bool              // nanoGPT's warning that flash attention is missing
+	OldScaler  bool              // the warning that torch.cuda.amp.GradScaler is deprecated
+	FewSMs     bool              // inductor's "Not enough SMs to use max_autotune_gemm mode"
+	AllocConf  string            // PYTORCH_CUDA_ALLOC_CONF as set on the command line, not as advised
+	Torch      string            // version
+	CUDA       string            // version PyTorch was built for
+	GPUName    string
+	Ranks      int // processes, where the log shows more than one
+	Progress   Progress
+}
+
+// Progress is how far the run had come.
+type Progress struct {
+	Steps    int64   // steps that went well: iteration lines, or the count in the last progress bar
+	Evals    int64   // evaluations finished
+	StepTime float64 // seconds an iteration, from the last line that says
+	Memory   []units.Bytes
+	memories int64
+}
+
+// Rising reports whether the printed memory use grew all the way, as a leak does.
+func (p Progress) Rising() bool {
+	m := p.Memory
+	if len(m) < 4 || m[0] == 0 || float64(m[len(m)-1]) < 1.2*float64(m[0]) {
+		return false
+	}
+	for i := 1; i < len(m); i++ {
+		if m[i] < m[i-1] {
+			return false
+		}
+	}
+	return true
+}
+
+// note is a line that tells something of the run: the literal that marks it, and what to do with its groups.
+type note struct {
+	anchor string
+	expr   string
+	take   func(r *Run, m []string)
+	starts bool // only a run's first lines hold it: after a failure, another run begins
+}
+
+// set keeps the first group as a setting's value.
+func set(key string) func(*Run, []string) {
+	return func(r *Run, m []string) { r.Settings[key] = strings.ReplaceAll(m[1], ",", "") }
+}
+
+func flag(get func(*Run) *bool) func(*Run, []string) {
+	return func(r *Run, _ []string) { *get(r) = true }
+}
+
+// notes are what trainers print of their configuration. A new line to understand is a new entry.
+var notes = []note{
+	{"overriding: ", `Overriding: (\w+) = (.+)`, func(r *Run, m []string) { r.Trainer = "nanogpt"; r.Settings[m[1]] = strings.TrimSpace(m[2]) }, true},
+	{"overriding config with ", `Overriding config with ([^\s:]+)`, func(r *Run, m []string) { r.Trainer = "nanogpt"; r.ConfigFile = m[1] }, true},
+	{"tokens per iteration will be", `tokens per iteration will be:? ([\d,]+)`, func(r *Run, m []string) {
+		r.Trainer = "nanogpt"
+		r.Tokens, _ = strconv.ParseInt(strings.ReplaceAll(m[1], ",", ""), 10, 64)
+	}, true},
+	{"number of parameters", `number of parameters:? ([\d.]+)M`, func(r *Run, m []string) {
+		if n, err := strconv.ParseFloat(m[1], 64); err == nil && n < 1e7 {
+			r.Parameters = int64(n*1e6 + 0.5)
+		}
+	}, false},
+	{"parameters = ", `(?:trainable|model) parameters = ([\d,]+)`, func(r *Run, m []string) {
+		r.Parameters, _ = strconv.ParseInt(strings.ReplaceAll(m[1], ",", ""), 10, 64)
+	}, false},
+	{"defaulting to vocab_size", `defaulting to vocab_size of GPT-2 to (\d+)`, set("vocab_size"), false},
+	{"found vocab_size", `found vocab_size = (\d+)`, set("vocab_size"), false},
+	{"initializing a new model", `Initializing a new model from scratch`, func(r *Run, _ []string) { r.Settings["init_from"] = "scratch" }, false},
+	{"resuming training from", `Resuming training from (\S+)`, func(r *Run, m []string) { r.Settings["init_from"] = "resume"; r.Settings["out_dir"] = m[1] }, false},
+	{"initializing from openai", `Initializing from OpenAI GPT-2 weights: (\S+)`, set("init_from"), false},
+	{"compiling the model", `compiling the model`, flag(func(r *Run) *bool { return &r.Compiled }), false},
+	{"using slow attention", `using slow attention`, flag(func(r *Run) *bool { return &r.SlowAttn }), false},
+	{"cuda.amp.gradscaler", `GradScaler\(args\.*\)\W+is deprecated`, flag(func(r *Run) *bool { return &r.OldScaler }), false},
+	{"not enough sms", `Not enough SMs to use max_autotune_gemm`, flag(func(r *Run) *bool { return &r.FewSMs }), false},
+	{"running training *****", `Running training \*`, func(r *Run, _ []string) { r.Trainer = "huggingface" }, false},
+	{"batch size per device", `batch size per device\s*=\s*(\d+)`, set("batch_size"), false},
+	{"gradient accumulation steps", `(?i)gradient accumulation steps\s*=\s*(\d+)`, set("gradient_accumulation_steps"), false},
+	{"trainable params", `\| ?[Tt]rainable params|Trainable params`, func(r *Run, _ []string) {
+		if r.Trainer == "" {
+			r.Trainer = "lightning"
+		}
+	}, false},
+	{"expandable_segments", `(?:export |\$ ?|^\s*|set |env )(PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF=['"]?)([\w:,.]+)`, func(r *Run, m []string) { r.AllocConf = m[2] }, false},
+	{"max_split_size_mb:", `PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF=['"]?([\w:,.]+)`, func(r *Run, m []string) { r.AllocConf = m[1] }, false},
+	{"torch", `(?i)(?:py)?torch(?: version)?\s*(?:==|:|-|=|\s)\s*v?(\d+\.\d+(?:\.\d+)?(?:[a-z]\w*|\+\w+)?)`, func(r *Run, m []string) { r.Torch = m[1] }, false},
+	{"cuda used to build", `CUDA used to build PyTorch: ([\d.]+)`, func(r *Run, m []string) { r.CUDA = m[1] }, false},
+	{"gpu 0: ", `GPU 0: ((?:NVIDIA|GeForce|Tesla|Quadro|AMD)[\w \-/.]+)`, func(r *Run, m []string) { r.GPUName = strings.TrimSpace(m[1]) }, false},
+	{"cuda:0 (", `CUDA:0 \(([^,)]+)`, func(r *Run, m []string) { r.GPUName = m[1] }, false},
+	{"train loss ", `step \d+: train loss`, func(r *Run, _ []string) { r.Trainer = "nanogpt"; r.Progress.Evals++ }, false},
+	{"train.py ", `(?:python[\d.]*|torchrun|accelerate launch|deepspeed)\b.*?\b\S*train\S*\.py( .*)?$`, func(r *Run, m []string) { r.command(m[0], m[1]) }, false},
+}
+
+// overrideExpr is a setting on a command line, as nanoGPT writes it (--key=value) or as argparse does (--key value).
+var overrideExpr = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`--([A-Za-z]\w*)(?:=|\s+)("[^"]*"|'[^']*'|[^\s-][^\s]*)`)
+})
+
+// command keeps an echoed command line and the settings on it; what the program printed itself stands above it.
+func (r *Run) command(line, args string) {
+	const longest = 2000
+	if r.Command != "" || len(line) > longest {
+		return
+	}
+	r.Command = strings.TrimSpace(line)
+	for _, m := range overrideExpr().FindAllStringSubmatch(args, 64) {
+		if _, seen := r.Settings[m[1]]; !seen {
+			r.Settings[m[1]] = strings.Trim(m[2], `"'`)
+		}
+	}
+	for _, word := range strings.Fields(args) {
+		if strings.HasSuffix(word, ".py") && !strings.HasPrefix(word, "--") && r.ConfigFile == "" {
+			r.ConfigFile = word
+		}
+	}
+}
+
+// assignExpr is a line of a config file, which nanoGPT prints whole when it reads one.
+var assignExpr = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([a-z]\w*)\s*=\s*([^#=\n][^#\n]*?)\s*(?:#.*)?$`)
+})
+
+// assign reads one line of the printed config file; overrides, which come later, replace it.
+func (r *Run) assign(line string) {
+	if m := assignExpr().FindStringSubmatch(line); m != nil && len(r.Settings) < 256 {
+		r.Settings[m[1]] = m[2]
+	}
+}
