@@ -150,3 +150,24 @@ func sectionEvents(lives []Life, s, ops int) []trace.Event {
 	}
 	return events
 }
+
+// Ledger is what is alive when the most bytes are, and the phase in which that is. It sums to l.Size.
+func (l *Layout) Ledger() (phase string, ledger trace.Ledger) {
+	t := l.Trace()
+	var held []units.Bytes // of every event, as trace.Alive counts them
+	var live, most units.Bytes
+	var at [2]int
+	for p := range t.Phases {
+		for e, ev := range t.Phases[p].Events {
+			bytes := t.Tensors[ev.Tensor].Bytes
+			held = append(held, bytes)
+			if ev.Free {
+				bytes = -bytes
+			}
+			if live += bytes; live > most {
+				most, at = live, [2]int{p, e}
+			}
+		}
+	}
+	return t.Phases[at[0]].Name, t.Alive(at[0], at[1], func(n int) units.Bytes { return held[n] })
+}

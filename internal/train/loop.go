@@ -1,0 +1,324 @@
+// Package train owns nanoGPT's training loop over a planned step: learning rate, accumulation, evaluation, checkpoints,
+// and what is told of them.
+//
+// Samples and dropout are numbered through the whole run, so a run is the same however it is split or interrupted.
+// It never computes a tensor (executors do) and never prints (its Reporter does).
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/program"
+)
+
+// Data gives windows of block_size tokens, and the same windows one token later, by number.
+type Data interface {
+	// Train fills x and y (T each) with training sample number n.
+	Train(n uint64, x, y []int32) error
+	// Eval fills x and y with sample number n of the evaluation at iteration it, from split "train" or "val".
+	Eval(split string, it int, n uint64, x, y []int32) error
+}
+
+// Reporter is told what happens, in order, on the loop's own goroutine.
+type Reporter interface {
+	Iter(Iter) error
+	Eval(Eval) error
+	Saved(path string, iter int)
+}
+
+// Iter is one iteration's line.
+type Iter struct {
+	Iter      int
+	Loss      float64 // mean over the effective batch, before the update
+	LR        float64
+	GradNorm  float64 // before clipping
+	Time      time.Duration
+	TokensPS  float64
+	FlopsPS   float64 // as nanoGPT's estimate_mfu counts them
+	Evaluated time.Duration
+}
+
+// Eval is one estimate_loss.
+type Eval struct {
+	Iter               int
+	TrainLoss, ValLoss float64
+	BestValLoss        float64
+	Time               time.Duration
+	LR                 float64
+	Best               bool // ValLoss is the lowest so far
+}
+
+// Loop is a run that is ready: executor loaded, parameters set.
+type Loop struct {
+	Config config.Config
+	Step   *gpt.Step
+	Exec   program.Executor
+	Data   Data
+	Report Reporter
+	// Save writes a checkpoint of p; best says that its val loss is the lowest so far. Nil saves nothing.
+	Save func(p Progress, best bool) (path string, err error)
+
+	Progress
+	x, y []int32
+	one  [1]float32
+}
+
+// Progress is what a run carries from iteration to iteration beside its tensors.
+type Progress struct {
+	Iter        int     `json:"iter"`      // the next iteration
+	Sample      uint64  `json:"sample"`    // the next training sample
+	Updates     int     `json:"updates"`   // AdamW steps taken
+	BestValLoss float64 `json:"best_val"`  // 1e9 before the first estimate, as nanoGPT has it
+	Evaluated   int     `json:"evaluated"` // the last iteration that was evaluated; -1 if none was
+	Scale       Scaler  `json:"scale"`
+}
+
+// Start is the progress of a run that begins.
+func Start() Progress { return Progress{BestValLoss: 1e9, Evaluated: -1, Scale: Scaler{Scale: 1}} }
+
+// ErrStopped is returned when the context ended the run; the state was saved.
+var ErrStopped = errors.New("stopped")
+
+// Run is nanoGPT's while True: evaluate and save every eval_interval, iterate, until iteration max_iters is done.
+func (l *Loop) Run(ctx context.Context) error {
+	T := l.Step.Model.BlockSize
+	most := max(l.Step.Policy.MicroBatch, l.Step.Policy.EvalBatch)
+	l.x, l.y = make([]int32, most*T), make([]int32, most*T)
+	c := &l.Config
+	saved := l.Iter
+	for {
+		lr := LearningRate(c, l.Iter)
+		if (l.Iter%c.EvalInterval == 0 || c.EvalOnly) && l.Evaluated != l.Iter {
+			didSave, err := l.evaluate(ctx, lr)
+			if err != nil {
+				return l.stop(err)
+			}
+			if didSave {
+				saved = l.Iter
+			}
+		}
+		if c.EvalOnly {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return l.stop(ctx.Err())
+		}
+		if err := l.iterate(lr); err != nil {
+			return err
+		}
+		if l.Iter > c.MaxIters {
+			if c.AlwaysSaveCheckpoint && saved < c.MaxIters {
+				return l.save(false)
+			}
+			return nil
+		}
+	}
+}
+
+// stop saves what there is when the run was asked to end.
+func (l *Loop) stop(err error) error {
+	if !errors.Is(err, context.Canceled) {
+		return err
+	}
+	if err := l.save(false); err != nil {
+		return err
+	}
+	return ErrStopped
+}
+
+func (l *Loop) save(best bool) error {
+	if l.Save == nil {
+		return nil
+	}
+	path, err := l.Save(l.Progress, best)
+	if err == nil && path != "" {
+		l.Report.Saved(path, l.Iter)
+	}
+	return err
+}
+
+// evaluate is estimate_loss and what nanoGPT does with it.
+func (l *Loop) evaluate(ctx context.Context, lr float64) (saved bool, err error) {
+	start := time.Now()
+	e := Eval{Iter: l.Iter, LR: lr}
+	for _, split := range []struct {
+		name string
+		loss *float64
+	}{{"train", &e.TrainLoss}, {"val", &e.ValLoss}} {
+		if *split.loss, err = l.estimate(ctx, split.name); err != nil {
+			return false, err
+		}
+	}
+	l.Evaluated = l.Iter
+	e.Best = e.ValLoss < l.BestValLoss
+	keep := e.Best || l.Config.AlwaysSaveCheckpoint
+	if keep {
+		l.BestValLoss = e.ValLoss
+	}
+	e.BestValLoss, e.Time = l.BestValLoss, time.Since(start)
+	if err := l.Report.Eval(e); err != nil {
+		return false, err
+	}
+	if keep && l.Iter > 0 && !l.Config.EvalOnly {
+		return true, l.save(e.Best)
+	}
+	return false, nil
+}
+
+// estimate is the mean loss over eval_iters * batch_size sequences of a split.
+func (l *Loop) estimate(ctx context.Context, split string) (float64, error) {
+	s := l.Step
+	if err := l.Exec.Run(s.BeginEval, program.Step{}); err != nil {
+		return 0, err
+	}
+	draw := func(n uint64, x, y []int32) error { return l.Data.Eval(split, l.Iter, n, x, y) }
+	for at := 0; at < s.Shape.EvalBatch; {
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		section := pick(s.Shape.EvalBatch-at, s.Policy.EvalBatch, s.Eval, s.EvalRest)
+		if err := l.feed(section, uint64(at), draw); err != nil {
+			return 0, err
+		}
+		if err := l.Exec.Run(section, program.Step{LossScale: 1}); err != nil {
+			return 0, err
+		}
+		at += s.Sections[section].B
+	}
+	sum, err := l.scalar(s.LossSum)
+	return sum / (float64(s.Shape.EvalBatch) * float64(s.Model.BlockSize)), err
+}
+
+// pick is the whole section while enough sequences are left, then the one for the rest.
+func pick(left, whole, section, rest int) int {
+	if left >= whole {
+		return section
+	}
+	return rest
+}
+
+// feed writes the inputs of a section: its sequences are the samples from first on.
+func (l *Loop) feed(section int, first uint64, draw func(n uint64, x, y []int32) error) error {
+	s := l.Step
+	T, n := s.Model.BlockSize, s.Sections[section].B
+	for b := range n {
+		if err := draw(first+uint64(b), l.x[b*T:(b+1)*T], l.y[b*T:(b+1)*T]); err != nil {
+			return err
+		}
+	}
+	if err := l.Exec.SetInts(s.Idx, l.x[:n*T]); err != nil {
+		return err
+	}
+	return l.Exec.SetInts(s.Targets, l.y[:n*T])
+}
+
+// iterate is one update over the effective batch, and its line.
+func (l *Loop) iterate(lr float64) error {
+	start := time.Now()
+	loss, norm, err := l.update(lr)
+	if err != nil {
+		return err
+	}
+	if !finite(loss) || !finite(norm) {
+		if done, err := l.overflow(loss, norm); done {
+			return err
+		}
+	} else {
+		l.Updates++
+		l.Scale.Good()
+	}
+	dt := time.Since(start)
+	tokens := float64(l.Step.Shape.Batch) * float64(l.Step.Model.BlockSize)
+	it := Iter{Iter: l.Iter, Loss: loss, LR: lr, GradNorm: norm, Time: dt,
+		TokensPS: tokens / dt.Seconds(), FlopsPS: tokens * l.Step.Model.FlopsPerToken() / dt.Seconds()}
+	l.Iter++
+	l.Sample += uint64(l.Step.Shape.Batch)
+	return l.Report.Iter(it)
+}
+
+// update runs the sections of an iteration and reads its loss and norm.
+func (l *Loop) update(lr float64) (loss, norm float64, err error) {
+	s := l.Step
+	step := program.Step{Seed: uint64(l.Config.Seed), LR: lr, T: l.Updates + 1, LossScale: l.Scale.Scale}
+	if err := l.Exec.Run(s.Begin, step); err != nil {
+		return 0, 0, err
+	}
+	for at := 0; at < s.Shape.Batch; {
+		section := pick(s.Shape.Batch-at, s.Policy.MicroBatch, s.Train, s.TrainRest)
+		step.Sample = l.Sample + uint64(at)
+		if err := l.feed(section, step.Sample, l.Data.Train); err != nil {
+			return 0, 0, err
+		}
+		if err := l.Exec.Run(section, step); err != nil {
+			return 0, 0, err
+		}
+		at += s.Sections[section].B
+	}
+	if err := l.Exec.Run(s.Update, step); err != nil {
+		return 0, 0, err
+	}
+	sum, err := l.scalar(s.LossSum)
+	if err != nil {
+		return 0, 0, err
+	}
+	norm, err = l.scalar(s.Norm)
+	return sum / (float64(s.Shape.Batch) * float64(s.Model.BlockSize)), norm, err
+}
+
+// overflow handles a loss or norm that is no number. AdamW left everything as it was if the norm is not finite:
+// in float16 the scale goes down and the run goes on; otherwise it ends, with the state before this iteration saved.
+func (l *Loop) overflow(loss, norm float64) (done bool, err error) {
+	if finite(loss) && l.Scale.Overflow() {
+		return false, nil
+	}
+	err = fmt.Errorf("iteration %d: loss is %v and the gradient's norm %v: lower learning_rate (%g now) or set grad_clip, then go on with --init_from=resume",
+		l.Iter, loss, norm, LearningRate(&l.Config, l.Iter))
+	if !finite(norm) {
+		if e := l.save(false); e != nil {
+			return true, fmt.Errorf("%w; and %w", err, e)
+		}
+	}
+	return true, err
+}
+
+func (l *Loop) scalar(id program.ID) (float64, error) {
+	err := l.Exec.Floats(id, l.one[:])
+	return float64(l.one[0]), err
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// Scaler is torch's GradScaler: the loss is scaled up so that float16 gradients do not vanish. Other dtypes stand at 1.
+type Scaler struct {
+	Scale float64 `json:"scale"`
+	Since int     `json:"since"` // iterations since the scale last changed
+	On    bool    `json:"on"`
+}
+
+// Float16Scaler is where GradScaler starts.
+func Float16Scaler() Scaler { return Scaler{Scale: 65536, On: true} }
+
+// Good counts an iteration without overflow; after 2,000 of them the scale doubles.
+func (s *Scaler) Good() {
+	if !s.On {
+		return
+	}
+	if s.Since++; s.Since >= 2000 {
+		s.Scale, s.Since = s.Scale*2, 0
+	}
+}
+
+// Overflow halves the scale and reports whether that can help.
+func (s *Scaler) Overflow() bool {
+	if !s.On || s.Scale < 1 {
+		return false
+	}
+	s.Scale, s.Since = s.Scale/2, 0
+	return true
+}

@@ -1,0 +1,192 @@
+package train
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/units"
+)
+
+// Costs is what a device pays for a policy, relative to the fastest one.
+type Costs struct {
+	Tokens    int        // tokens at once beyond which more are not faster
+	Overhead  float64    // tokens' worth of work that a micro-batch costs beside its tokens
+	Recompute [5]float64 // share of a layer's step that each recompute level adds
+	Logits    units.Bytes
+}
+
+// CPUCosts: the levels' shares are their arithmetic over a layer's 72 C^2 a token (forward and backward); elementwise
+// work counts a little. Beyond a few thousand tokens a micro-batch only leaves the caches.
+var CPUCosts = Costs{Tokens: 2048, Overhead: 24, Recompute: [5]float64{0, 0.01, 0.02, 0.12, 0.26}, Logits: 256 * units.MiB}
+
+// FitError says that no policy fits the limit.
+type FitError struct {
+	Need, Limit units.Bytes
+}
+
+func (e *FitError) Error() string {
+	return fmt.Sprintf("plan: the smallest way to run this step needs %v, the limit is %v: lower n_layer, n_embd or block_size, or raise --vram", e.Need, e.Limit)
+}
+
+// Shape is the work of an iteration and of an evaluation, as the settings have it.
+func Shape(c *config.Config) gpt.Shape {
+	return gpt.Shape{Batch: c.EffectiveBatch(), EvalBatch: c.EvalIters * c.BatchSize,
+		Adam: gpt.Adam{Beta1: c.Beta1, Beta2: c.Beta2, Eps: 1e-8, WeightDecay: c.WeightDecay, GradClip: c.GradClip}}
+}
+
+// Choose builds the fastest step that fits limit (0: no limit), with the workspace that scratch asks for, and places it.
+// micro_batch, recompute and loss_chunk are taken as they are where the settings give them.
+func Choose(m gpt.Model, c *config.Config, dtypes gpt.Policy, costs Costs, scratch func(*program.Op) units.Bytes, limit units.Bytes) (*gpt.Step, *program.Layout, error) {
+	if err := m.Check(); err != nil {
+		return nil, nil, err
+	}
+	s := searcher{model: m, shape: Shape(c), base: dtypes, costs: costs, scratch: scratch, limit: limit}
+	s.base.LossChunk = c.LossChunk
+	var levels []gpt.Recompute
+	if c.Recompute != "auto" {
+		level, err := gpt.ParseRecompute(c.Recompute)
+		if err != nil {
+			return nil, nil, err
+		}
+		levels = []gpt.Recompute{level}
+	} else {
+		levels = []gpt.Recompute{gpt.RecomputeNone, gpt.RecomputeGelu, gpt.RecomputeLn, gpt.RecomputeAttention, gpt.RecomputeBlock}
+	}
+	var found []candidate
+	var need units.Bytes
+	for _, micro := range s.microBatches(c.MicroBatch) {
+		cand, least, err := s.cheapest(micro, levels)
+		if err != nil {
+			return nil, nil, err
+		}
+		if need == 0 || least < need {
+			need = least
+		}
+		if cand != nil {
+			found = append(found, *cand)
+		}
+	}
+	if len(found) == 0 {
+		return nil, nil, &FitError{Need: need, Limit: limit}
+	}
+	best := slices.MinFunc(found, func(a, b candidate) int { return cmp.Compare(a.cost, b.cost) })
+	return best.step, best.layout, nil
+}
+
+type searcher struct {
+	model   gpt.Model
+	shape   gpt.Shape
+	base    gpt.Policy
+	costs   Costs
+	scratch func(*program.Op) units.Bytes
+	limit   units.Bytes
+}
+
+type candidate struct {
+	cost   float64
+	step   *gpt.Step
+	layout *program.Layout
+}
+
+// microBatches are the sizes worth a look: the largest that is still faster, and its halves.
+func (s *searcher) microBatches(given int) []int {
+	if given > 0 {
+		return []int{min(given, s.shape.Batch)}
+	}
+	most := min(s.shape.Batch, max(1, (s.costs.Tokens+s.model.BlockSize-1)/s.model.BlockSize))
+	// The same number of micro-batches with less to do in the last: 12 sequences go as 6 and 6, never as 8 and 4.
+	parts := (s.shape.Batch + most - 1) / most
+	most = (s.shape.Batch + parts - 1) / parts
+	var sizes []int
+	for n := most; n >= 1; n /= 2 {
+		sizes = append(sizes, n)
+	}
+	return sizes
+}
+
+// cheapest finds, for one micro-batch, the least recompute that fits. Recompute grows by one level of one layer at a
+// time, from the first layer on, and memory shrinks with it, so bisection finds the place.
+func (s *searcher) cheapest(micro int, levels []gpt.Recompute) (c *candidate, least units.Bytes, err error) {
+	last := (len(levels) - 1) * s.model.NLayer
+	build := func(at int) (*gpt.Step, error) { return s.build(micro, s.mix(levels, at)) }
+	step, err := build(last)
+	if err != nil {
+		return nil, 0, err
+	}
+	least = step.Place().Size
+	if s.limit > 0 && least > s.limit {
+		return nil, least, nil
+	}
+	lo, hi := 0, last // hi fits
+	for lo < hi {
+		mid := (lo + hi) / 2
+		if step, err = build(mid); err != nil {
+			return nil, 0, err
+		}
+		if s.limit == 0 || step.Place().Size <= s.limit {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	if step, err = build(hi); err != nil {
+		return nil, 0, err
+	}
+	return &candidate{s.cost(micro, step.Policy.Recompute), step, step.Place()}, least, nil
+}
+
+// mix gives each layer its level when at single steps have been made.
+func (s *searcher) mix(levels []gpt.Recompute, at int) []gpt.Recompute {
+	mixed := make([]gpt.Recompute, s.model.NLayer)
+	for l := range mixed {
+		k := at / s.model.NLayer
+		if l < at%s.model.NLayer {
+			k++
+		}
+		mixed[l] = levels[k]
+	}
+	return mixed
+}
+
+func (s *searcher) build(micro int, recompute []gpt.Recompute) (*gpt.Step, error) {
+	p := s.base
+	p.MicroBatch, p.EvalBatch, p.Recompute = micro, micro, recompute
+	if p.LossChunk == 0 {
+		p.LossChunk = s.lossChunk(micro * s.model.BlockSize)
+	}
+	step, err := gpt.Build(s.model, s.shape, p)
+	if err == nil && s.scratch != nil {
+		step.AddScratch(s.scratch)
+	}
+	return step, err
+}
+
+// lossChunk keeps the logits under the device's measure, and under a quarter of the limit, in equal chunks.
+func (s *searcher) lossChunk(tokens int) int {
+	bytes := s.costs.Logits
+	if s.limit > 0 {
+		bytes = min(bytes, s.limit/4)
+	}
+	most := max(16, int(int64(bytes)/(int64(s.model.VocabSize)*s.base.Activation.Size())))
+	chunks := (tokens + most - 1) / most
+	return (tokens + chunks - 1) / chunks
+}
+
+// cost is the time of a step under a policy, relative to one without overhead or recompute.
+func (s *searcher) cost(micro int, recompute []gpt.Recompute) float64 {
+	again := 0.0
+	for _, level := range recompute {
+		again += s.costs.Recompute[level] / float64(len(recompute))
+	}
+	return (1 + s.costs.Overhead/float64(micro*s.model.BlockSize)) * (1 + again)
+}
+
+// Float32 is the dtypes of a CPU step: everything in fp32, whatever its matmuls round to.
+func Float32() gpt.Policy {
+	return gpt.Policy{Weight: trace.Float32, Activation: trace.Float32, Gradient: trace.Float32}
+}

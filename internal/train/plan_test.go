@@ -1,0 +1,80 @@
+package train
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/units"
+)
+
+var small = gpt.Model{NLayer: 6, NHead: 4, NEmbd: 64, BlockSize: 64, VocabSize: 1000}
+
+func settings(change func(*config.Config)) *config.Config {
+	c := config.Default()
+	c.BatchSize, c.GradientAccumulationSteps, c.EvalIters = 12, 4, 3
+	if change != nil {
+		change(&c)
+	}
+	return &c
+}
+
+// Less memory never gives a faster plan, every plan fits its limit, and below the least there is none.
+func TestChooseFitsEveryLimit(t *testing.T) {
+	c := settings(nil)
+	_, free, err := Choose(small, c, Float32(), CPUCosts, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := searcher{model: small, shape: Shape(c), base: Float32(), costs: CPUCosts}
+	before, fits := 0.0, 0
+	for limit := free.Size; limit > 0; limit -= free.Size / 40 {
+		step, layout, err := Choose(small, c, Float32(), CPUCosts, nil, limit)
+		var fit *FitError
+		if errors.As(err, &fit) {
+			if fit.Need <= limit {
+				t.Errorf("limit %v: refused, though it says that %v are enough", limit, fit.Need)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		fits++
+		if layout.Size > limit {
+			t.Errorf("limit %v: the plan takes %v", limit, layout.Size)
+		}
+		cost := s.cost(step.Policy.MicroBatch, step.Policy.Recompute)
+		if cost < before-1e-12 {
+			t.Errorf("limit %v: cost %v, with more memory it was %v", limit, cost, before)
+		}
+		before = cost
+	}
+	if fits < 10 {
+		t.Errorf("only %d of 40 limits fit", fits)
+	}
+}
+
+func TestChooseTakesWhatIsGiven(t *testing.T) {
+	c := settings(func(c *config.Config) { c.MicroBatch, c.Recompute, c.LossChunk = 5, "ln", 100 })
+	step, _, err := Choose(small, c, Float32(), CPUCosts, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := step.Policy
+	if p.MicroBatch != 5 || p.LossChunk != 100 || p.Recompute[0] != gpt.RecomputeLn || p.Recompute[5] != gpt.RecomputeLn {
+		t.Errorf("micro_batch=5, recompute=ln, loss_chunk=100 gave %+v", p)
+	}
+	if got := step.Sections[step.TrainRest].B; got != 48%5 {
+		t.Errorf("the last micro-batch has %d sequences, want %d", got, 48%5)
+	}
+}
+
+func TestFitErrorSaysBothNumbers(t *testing.T) {
+	_, _, err := Choose(small, settings(nil), Float32(), CPUCosts, nil, 1*units.MiB)
+	var fit *FitError
+	if !errors.As(err, &fit) || fit.Limit != units.MiB || fit.Need <= units.MiB {
+		t.Errorf("1 MiB: %v", err)
+	}
+}
