@@ -30,7 +30,9 @@ const (
 
 // commands makes snug's commands, in the order of its help.
 var commands = []func(*term.IO) *cobra.Command{
+	newGPUs,
 	newVersion,
+	newGPUProbe,
 }
 
 // exitError is an error with the exit code it asks for. A nil err ends quietly: what was wrong has been shown.

@@ -34,7 +34,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("LANG", "en_US.UTF-8")
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "machine": machine},
 	})
 }
 

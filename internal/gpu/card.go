@@ -16,6 +16,17 @@ type Capability struct{ Major, Minor int }
 
 func (c Capability) String() string { return fmt.Sprintf("%d.%d", c.Major, c.Minor) }
 
+// MarshalText writes "8.6", so that JSON carries the capability as people write it.
+func (c Capability) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (c *Capability) UnmarshalText(text []byte) error {
+	if _, err := fmt.Sscanf(string(text), "%d.%d", &c.Major, &c.Minor); err != nil {
+		return fmt.Errorf("read compute capability %q: want a form such as 8.6", text)
+	}
+	return nil
+}
+
 // BF16 says whether the tensor cores multiply bfloat16: from Ampere on.
 func (c Capability) BF16() bool { return c.Major >= 8 }
 

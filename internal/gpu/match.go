@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/snugml/snug/internal/nearest"
 	"github.com/snugml/snug/internal/units"
 )
 
@@ -46,7 +47,7 @@ func Match(query string) (Card, error) {
 	if len(exact)+len(all) > 0 {
 		return Card{}, &AmbiguousError{Query: query, Candidates: append(exact, all...)}
 	}
-	return Card{}, &UnknownError{Query: query, Nearest: nearest(words, 3)}
+	return Card{}, &UnknownError{Query: query, Nearest: nearestCards(words, 3)}
 }
 
 // ForDevice finds the card of a live device from the driver's name for it and the memory CUDA or NVML reports,
@@ -182,8 +183,8 @@ func slowest(cards []Card) Card {
 	})
 }
 
-// nearest are the n cards whose words take the fewest edits from those asked for; of equals, the one with fewer words.
-func nearest(words []string, n int) []Card {
+// nearestCards are the n whose words take the fewest edits from those asked for; of equals, the one with fewer words.
+func nearestCards(words []string, n int) []Card {
 	distance := map[string]int{}
 	cards := Cards()
 	for _, c := range cards {
@@ -192,7 +193,7 @@ func nearest(words []string, n int) []Card {
 		for _, w := range words {
 			least := len(w)
 			for _, h := range have {
-				least = min(least, edits(w, h))
+				least = min(least, nearest.Distance(w, h))
 			}
 			d += 8 * least
 		}
@@ -200,25 +201,4 @@ func nearest(words []string, n int) []Card {
 	}
 	slices.SortStableFunc(cards, func(a, b Card) int { return cmp.Compare(distance[a.Name], distance[b.Name]) })
 	return cards[:n]
-}
-
-// edits is Levenshtein's distance.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

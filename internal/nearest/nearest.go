@@ -19,7 +19,7 @@ func Names(word string, known []string) []string {
 	w := fold(word)
 	for _, name := range known {
 		n := fold(name)
-		d := distance(w, n)
+		d := Distance(w, n)
 		if d <= max(len(w), len(n))/3 {
 			close = append(close, candidate{name, d})
 		} else if len(w) >= 3 && strings.HasPrefix(n, w) {
@@ -48,8 +48,8 @@ func fold(s string) string {
 	return strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s))
 }
 
-// distance is the optimal string alignment distance of a and b, in bytes.
-func distance(a, b string) int {
+// Distance is the optimal string alignment distance of a and b, in bytes.
+func Distance(a, b string) int {
 	prev2, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range prev {
 		prev[j] = j

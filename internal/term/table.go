@@ -110,7 +110,11 @@ func (t *Table) layout(row []string, widths []int) []string {
 
 // Wrapped breaks text at spaces, and inside words that are longer than width (or have no spaces, as Chinese has none).
 func Wrapped(text string, width int) []string {
-	return strings.Split(ansi.Wrap(text, max(1, width), ""), "\n")
+	lines := strings.Split(ansi.Wrap(text, max(1, width), ""), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(line, " ") // a space kept at a break would stand past the width
+	}
+	return lines
 }
 
 // Truncate cuts text to width columns, with … where something was cut.
