@@ -112,7 +112,7 @@ type Section struct {
 
 // WriteTo copies the section to w and fails when the file ends early.
 func (s Section) WriteTo(w io.Writer) (int64, error) {
-	n, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{io.NewSectionReader(s.R, s.From, s.N)}, make([]byte, copyBuffer))
+	n, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{io.NewSectionReader(s.R, s.From, s.N)}, make([]byte, max(1, min(s.N, copyBuffer))))
 	if err == nil && n != s.N {
 		err = fmt.Errorf("read %d bytes at %d: the file ends after %d", s.N, s.From, n)
 	}
