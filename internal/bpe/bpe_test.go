@@ -69,8 +69,8 @@ func TestPrompt(t *testing.T) {
 		"hello<|endoftext|>":   {31373, EndOfText},
 		"<|endoftext|>hello a": {EndOfText, 31373, 257},
 	} {
-		if got := v.EncodePrompt(text); !slices.Equal(got, want) {
-			t.Errorf("EncodePrompt(%q) = %v, want %v", text, got, want)
+		if got, err := v.EncodePrompt(text); err != nil || !slices.Equal(got, want) {
+			t.Errorf("EncodePrompt(%q) = %v, %v, want %v", text, got, err, want)
 		}
 	}
 	if got := v.Encode("<|endoftext|>"); slices.Contains(got, EndOfText) {

@@ -61,7 +61,8 @@ func (v *Vocab) Encode(text string) []uint16 {
 }
 
 // EncodePrompt returns the tokens of a prompt, in which EndOfTextMark stands for EndOfText.
-func (v *Vocab) EncodePrompt(text string) []uint16 {
+// The error is always nil: it is there so that GPT-2's tokens and a data set's characters serve one interface.
+func (v *Vocab) EncodePrompt(text string) ([]uint16, error) {
 	e := v.NewEncoder()
 	var ids []uint16
 	for i, part := range strings.Split(text, EndOfTextMark) {
@@ -70,7 +71,7 @@ func (v *Vocab) EncodePrompt(text string) []uint16 {
 		}
 		ids = e.Append(ids, []byte(part))
 	}
-	return ids
+	return ids, nil
 }
 
 // AppendDecode appends the text of ids to dst. A character may be spread over several tokens, so the text of some
