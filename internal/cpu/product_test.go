@@ -105,3 +105,51 @@ func gemms() (list []*kernel.Gemm) {
 	}
 	return list
 }
+
+// rootMeanSquareError is a product's error against float64, in parts of the result's own root mean square.
+func rootMeanSquareError(p *product) float64 {
+	var err, size float64
+	for i := range p.M {
+		for j := range p.N {
+			want := 0.0
+			for k := range p.K {
+				want += p.a.at(i, k) * p.b.at(j, k)
+			}
+			d := float64(p.c[i*p.ldc+j]) - want
+			err += d * d
+			size += want * want
+		}
+	}
+	return math.Sqrt(err / size)
+}
+
+// Every product that serves float32 is as accurate as a float32 loop: on numbers around zero, and on positive ones,
+// where a bias would add up. Run with -v for the errors; docs/performance.md records them.
+func TestF32ProductsAreAsAccurateAsFloat32(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 12))
+	for _, K := range []int{64, 768, 3072} {
+		for _, positive := range []bool{false, true} {
+			const M, N = 48, 40
+			p := &product{M: M, N: N, K: K, ldc: N, a: factor(rng, M, K, false), b: factor(rng, N, K, false), c: make([]float32, M*N)}
+			if positive {
+				for _, x := range [][]float32{p.a.data, p.b.data} {
+					for i := range x {
+						x[i] = float32(math.Abs(float64(x[i])))
+					}
+				}
+			}
+			MatmulForward(p.c, p.a.data, p.b.data, nil, M, K, N)
+			loop := rootMeanSquareError(p)
+			t.Logf("K=%d positive=%v float32 loop: %.2e", K, positive, loop)
+			for _, set := range kernel.All() {
+				p.g = set.F32
+				runProduct(p, 1)
+				e := rootMeanSquareError(p)
+				t.Logf("K=%d positive=%v %s: %.2e", K, positive, p.g.Name, e)
+				if !(e <= 1.2*loop) {
+					t.Errorf("K=%d positive=%v %s: error %.2e, a float32 loop's is %.2e", K, positive, p.g.Name, e, loop)
+				}
+			}
+		}
+	}
+}
