@@ -55,15 +55,15 @@ type pool struct {
 }
 
 // allocator is the state of PyTorch's caching allocator on one device and one stream.
-//
-// It hands out addresses that only order segments as cudaMalloc's do: each new segment lies above the former.
 type allocator struct {
 	conf      AllocConf
 	limit     int64 // reserved may not pass it
 	blocks    []block
-	recycled  []int32 // block records to use again
-	pools     [2]pool // small, large
-	frontier  int64   // where the next segment begins
+	recycled  []int32                // block records to use again
+	pools     [2]pool                // small, large
+	address   func(size int64) int64 // cudaMalloc: where a new segment lies
+	frontier  int64                  // the lowest address taken so far
+	holes     []key                  // address space left in chunks, by size
 	allocated int64
 	reserved  int64
 	retries   int // requests that fitted only after cached blocks were given back
@@ -73,7 +73,9 @@ func newAllocator(conf AllocConf, limit units.Bytes) *allocator {
 	if limit <= 0 {
 		limit = math.MaxInt64
 	}
-	return &allocator{conf: conf, limit: int64(limit), frontier: largeBuffer << 20}
+	a := &allocator{conf: conf, limit: int64(limit), frontier: largeBuffer << 36}
+	a.address = a.place
+	return a
 }
 
 // alloc hands out a block for a request of bytes and returns it, or none when the limit forbids it.
@@ -173,10 +175,36 @@ func (a *allocator) grow(small bool, size int64) int32 {
 	if a.conf.Expandable {
 		return a.growExpandable(small, size)
 	}
-	b := a.newBlock(block{addr: a.frontier, size: take, prev: none, next: none, small: small, free: true})
-	a.frontier += take
+	b := a.newBlock(block{addr: a.address(take), size: take, prev: none, next: none, small: small, free: true})
 	a.reserved += take
 	return b
+}
+
+// addressChunk is the granularity at which the driver takes address space for cudaMalloc.
+const addressChunk = 32 << 20
+
+// place gives a new segment its address: in the smallest hole that earlier segments left in their chunks, or else in
+// new chunks below all others, as the driver does on Linux. Addresses break ties between free blocks of one size.
+func (a *allocator) place(size int64) int64 {
+	i, _ := slices.BinarySearchFunc(a.holes, key{size: size}, key.compare)
+	if i < len(a.holes) {
+		hole := a.holes[i]
+		a.holes = slices.Delete(a.holes, i, i+1)
+		a.addHole(hole.addr+size, hole.size-size)
+		return hole.addr
+	}
+	chunks := (size + addressChunk - 1) / addressChunk * addressChunk
+	a.frontier -= chunks
+	a.addHole(a.frontier+size, chunks-size)
+	return a.frontier
+}
+
+func (a *allocator) addHole(addr, size int64) {
+	if size > 0 {
+		k := key{size: size, addr: addr}
+		i, _ := slices.BinarySearchFunc(a.holes, k, key.compare)
+		a.holes = slices.Insert(a.holes, i, k)
+	}
 }
 
 // split cuts size bytes off the front of free block b; the rest becomes a free block behind it.

@@ -54,8 +54,8 @@ func (a *allocator) room(small bool, size int64) int32 {
 			return i
 		}
 	}
+	a.frontier -= expandableSpace
 	b := a.newBlock(block{addr: a.frontier, size: expandableSpace, prev: none, next: none, small: small, free: true, unmapped: true})
-	a.frontier += expandableSpace
 	a.insert(b)
 	return b
 }
