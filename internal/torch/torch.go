@@ -19,6 +19,7 @@ type Options struct {
 	Device     Device
 	DropLogits bool // the loop lets go of logits and loss before the next forward (one added line in train.py)
 	EvalBatch  int  // sequences in estimate_loss's batches; 0: batch_size
-	WorldSize  int  // processes under DDP; 0 or 1: none
+	DDP        bool // under torchrun: the model is wrapped in DistributedDataParallel
+	WorldSize  int  // processes under DDP; 0 is 1
 	Resume     bool // init_from=resume: the checkpoint is loaded onto the GPU first
 }

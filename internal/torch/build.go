@@ -1,0 +1,67 @@
+package torch
+
+import (
+	"fmt"
+
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/trace"
+)
+
+// Build returns the allocations of nanoGPT's train.py under the settings, as PyTorch performs them. Its phases are init,
+// eval, first_step and step. What repeats is repeated only until memory has settled.
+func Build(cfg config.Config, opt Options) (*trace.Trace, error) {
+	return build(cfg, opt, passes{
+		eval:  min(2*cfg.EvalIters, 3),
+		micro: min(cfg.GradientAccumulationSteps/max(opt.WorldSize, 1), 2),
+		steps: 2,
+	})
+}
+
+func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	if n.micro < 1 {
+		return nil, fmt.Errorf("gradient_accumulation_steps %d is less than the %d processes: make it a multiple", cfg.GradientAccumulationSteps, opt.WorldSize)
+	}
+	m := cfg.Model()
+	half := trace.DType(cfg.DType)
+	d := dims{B: cfg.BatchSize, T: m.BlockSize, C: m.NEmbd, NH: m.NHead, HS: m.NEmbd / m.NHead, V: m.VocabSize, half: half}
+	dEval := d
+	if opt.EvalBatch > 0 {
+		dEval.B = opt.EvalBatch
+	}
+	b := newBuilder()
+	e := &eager{
+		builder: b, cfg: cfg, passes: n, logits: nothing, loss: nothing,
+		gpt:     newModel(b, m, half),
+		kernels: newKernels(opt.Device),
+		train:   newActivations(b, d, m.NLayer),
+	}
+	e.eval = e.train
+	e.batch = inputs(b, d)
+	e.evalIn = e.batch
+	if dEval != d {
+		e.eval = newActivations(b, dEval, m.NLayer)
+		e.evalIn = inputs(b, dEval)
+	}
+	b.phase("init")
+	e.weights()
+	b.phase("eval")
+	e.x, e.y = e.getBatch(e.batch)
+	e.estimateLoss()
+	b.phase("first_step")
+	e.step()
+	b.phase("step")
+	for range n.steps {
+		e.step()
+	}
+	return b.tr, nil
+}
+
+func inputs(b *builder, d dims) [2]ref {
+	return [2]ref{
+		b.define(tensor("X", trace.Input, trace.Int64, d.B, d.T)),
+		b.define(tensor("Y", trace.Input, trace.Int64, d.B, d.T)),
+	}
+}

@@ -1,0 +1,85 @@
+package torch
+
+import (
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/trace"
+)
+
+// eager is nanoGPT's train.py without torch.compile.
+type eager struct {
+	*builder
+	cfg     config.Config
+	gpt     *model
+	kernels *kernels
+	train   *activations
+	eval    *activations
+	passes  passes
+	x, y    ref // the batch that the loop has fetched
+	batch   [2]ref
+	evalIn  [2]ref
+	logits  ref // what the loop's variables hold
+	loss    ref
+	scale   []ref
+}
+
+// passes says how often a trace repeats what repeats: evaluation batches, micro-steps of a step, later steps.
+type passes struct{ eval, micro, steps int }
+
+// getBatch is get_batch: tokens and targets on the GPU.
+func (e *eager) getBatch(in [2]ref) (x, y ref) { return e.birth(in[0]), e.birth(in[1]) }
+
+func (e *eager) weights() {
+	for _, p := range e.gpt.params {
+		e.birth(p.weight)
+	}
+}
+
+// estimateLoss is the evaluation at step 0: the last batch's logits live until the next ones replace them.
+func (e *eager) estimateLoss() {
+	x, y, logits, loss := nothing, nothing, nothing, nothing
+	for range e.passes.eval {
+		nx, ny := e.getBatch(e.evalIn)
+		e.free(x, y)
+		x, y = nx, ny
+		f := &forward{activations: e.eval, gpt: e.gpt, kernels: e.kernels}
+		f.run()
+		e.free(logits, loss)
+		logits, loss = f.logits, f.loss
+		f.clearCasts()
+	}
+	e.free(x, y, logits, loss)
+}
+
+// step is one iteration: micro-steps, clipping, the optimizer.
+func (e *eager) step() {
+	fp16 := e.train.half == trace.Float16
+	for range e.passes.micro {
+		e.stage("forward")
+		f := &forward{activations: e.train, gpt: e.gpt, kernels: e.kernels, train: true, dropout: e.cfg.Dropout > 0}
+		f.run()
+		e.free(e.logits, e.loss)
+		e.logits = f.logits
+		e.loss = e.train.at(sLossScaled)
+		e.free(f.loss)
+		f.clearCasts()
+		g := &backward{forward: f, x: e.x, y: e.y}
+		e.x, e.y = e.getBatch(e.batch)
+		e.stage("backward")
+		scaled := nothing
+		if fp16 {
+			e.scaler()
+			scaled = e.train.at(sScaled)
+		}
+		ones := e.train.at(sOnes)
+		d := e.train.at(sDLoss)
+		if fp16 {
+			d2 := e.train.at(sDLoss)
+			e.free(d)
+			d = d2
+		}
+		g.run(d)
+		e.free(ones, scaled)
+	}
+	e.stage("optimizer")
+	e.optimize(fp16)
+}
