@@ -56,5 +56,5 @@ func parseSize(s string) (Size, bool) {
 		half = 0
 	}
 	b := units.Bytes(math.Round(n * unit))
-	return Size{b, max(0, units.Bytes(math.Ceil(n*unit-half))), units.Bytes(math.Floor(n*unit + half))}, true
+	return Size{b, min(b, units.Bytes(math.Ceil(max(0, n*unit-half)))), max(b, units.Bytes(math.Floor(n*unit+half)))}, true
 }
