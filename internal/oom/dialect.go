@@ -23,7 +23,7 @@ var (
 	// c10/cuda/CUDACachingAllocator.cpp, 1.0 to 2.11. "cached" (until 1.3) is reserved minus allocated.
 	torchClauses = []string{
 		"tried to allocate {tried}",
-		"(GPU {gpu};", "(NPU {gpu};", "(MLU {gpu};", "(XPU {gpu};",
+		"GPU {gpu};", "NPU {gpu};", "MLU {gpu};", "XPU {gpu};",
 		"GPU {gpu} has a total capacity of {total}", "GPU {gpu} has a total capacty of {total}",
 		"NPU {gpu} has a total capacity of {total}",
 		"of which {free} is free", "{total} total capacity", "{free} free;", "{free} free)",
@@ -84,7 +84,7 @@ var dialects = []dialect{
 	{name: "jax-old", anchor: "resource exhausted: out of memory", framework: "jax", kind: Device, clauses: xlaClauses},
 	{name: "tensorflow", anchor: "oom when allocating tensor", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
 	{name: "tensorflow-bfc", anchor: "ran out of memory trying to allocate", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
-	{name: "tensorflow-driver", anchor: "from device:", guard: `(?i)failed to allocate .*out_?of_?memory`, framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
+	{name: "tensorflow-driver", anchor: "failed to allocate", guard: `(?i)failed to allocate .* from device: \w*out_?of_?memory`, framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
 	{name: "tensorflow-exhausted", anchor: "resourceexhaustederror", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
 	{name: "paddle", anchor: "out of memory error on gpu", framework: "paddle", device: "cuda", kind: Device, clauses: paddleClauses},
 	{name: "cupy", anchor: "cupy.cuda.memory.outofmemoryerror", framework: "cupy", device: "cuda", kind: Device, clauses: cupyClauses},

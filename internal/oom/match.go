@@ -9,8 +9,9 @@ import (
 
 var rules = sync.OnceValue(compileDialects)
 
-// maxGap is how far apart two clauses of one message may stand: room for "Including non-PyTorch memory, " and the like.
-const maxGap = 64
+// maxGap is how far apart two clauses of one message may stand: room for "Including non-PyTorch memory, ", or for
+// the prefix of a library's next line.
+const maxGap = 120
 
 // matchMessage explains a piece of log by the dialects whose anchors it holds, and keeps the one that explains most.
 func matchMessage(text string, candidates []int) *Failure {

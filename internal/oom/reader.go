@@ -168,6 +168,7 @@ func (r *Reader) Finish() *Log {
 	}
 	r.run.Progress.iteration(string(r.lastIter))
 	r.run.Progress.bar(string(r.lastBar))
+	r.run.Progress.Loading = bytes.Contains(r.lastBar, []byte("checkpoint shards")) && !bytes.Contains(r.lastBar, []byte("100%"))
 	r.run.Progress.memory(string(r.lastMem))
 	if len(r.failures) == 0 && r.former != nil {
 		return &Log{Failures: r.former.failures, Run: r.former.run, Lines: r.lines}
@@ -189,6 +190,18 @@ func (r *Reader) orphans() Traceback {
 	return nil
 }
 
+// Phase is where the run failed: from the calls it was inside of, or from the last thing it showed.
+func (l *Log) Phase() Phase {
+	f := l.Failure()
+	if f == nil {
+		return UnknownPhase
+	}
+	if phase := f.Trace.Phase(); phase != UnknownPhase || !l.Run.Progress.Loading {
+		return phase
+	}
+	return Load
+}
+
 // Failure is the one that ended the run: numbers before none, raised before warned, the card's memory before the
 // signals that follow it, and then the first. Nil when the log holds none.
 func (l *Log) Failure() *Failure {
@@ -203,6 +216,9 @@ func (l *Log) Failure() *Failure {
 
 func (f *Failure) weight() int {
 	w := min(len(f.Sizes), 3) * 4
+	if f.Facts.GPU != nil || f.Buffer != nil {
+		w++
+	}
 	if f.Kind != Host {
 		w += 2
 	}
@@ -431,7 +447,7 @@ func stripPrefix(line []byte) []byte {
 // continueMessage adds a line to the open message, until it is long enough.
 func (r *Reader) continueMessage(line []byte, rank *int) {
 	o := r.open
-	if o == nil || (o.rank == nil) != (rank == nil) || o.rank != nil && *o.rank != *rank {
+	if o == nil || rank != nil && (o.rank == nil || *o.rank != *rank) || len(bytes.TrimSpace(line)) == 0 {
 		return
 	}
 	if o.lines >= maxLines || o.text.Len()+len(line) > maxMessage {

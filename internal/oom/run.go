@@ -34,6 +34,7 @@ type Progress struct {
 	Steps    int64   // steps that went well: iteration lines, or the count in the last progress bar
 	Evals    int64   // evaluations finished
 	StepTime float64 // seconds an iteration, from the last line that says
+	Loading  bool    // the last progress bar was of a model being loaded
 	Memory   []units.Bytes
 	memories int64
 }

@@ -58,7 +58,7 @@ func (form callForm) calls(line string) []Frame {
 			}
 			return ""
 		}
-		frames[i] = Frame{Path: strings.TrimSpace(group("path")), Func: strings.TrimRight(group("func"), ":")}
+		frames[i] = Frame{Path: strings.TrimSpace(group("path")), Func: unqualified(group("func"))}
 		if n := number(group("line")); n != nil {
 			frames[i].Line = *n
 		}
@@ -71,6 +71,12 @@ func (form callForm) calls(line string) []Frame {
 		}
 	}
 	return frames
+}
+
+// unqualified drops the class that IPython prints before a method: Trainer.evaluate is evaluate.
+func unqualified(fn string) string {
+	fn = strings.TrimRight(fn, ":.")
+	return fn[strings.LastIndexByte(fn, '.')+1:]
 }
 
 // push adds a call, forgetting the middle of a traceback that is too deep.
@@ -99,8 +105,8 @@ var strength = map[Phase]int{
 
 var marks = sync.OnceValue(func() []mark { return compileMarks(markTable) })
 
-// markTable is tried for each call. An UnknownPhase mark starts over: Lightning runs the whole step as a closure
-// inside optimizer.step.
+// markTable is tried for each call in order, so what is more special stands first. An UnknownPhase mark starts
+// over: Lightning runs the whole step as a closure inside optimizer.step.
 var markTable = []mark{
 	{phase: UnknownPhase, fn: `^(closure|_wrap_closure|_wrapped_closure|train_step_and_backward_closure)$`},
 	{phase: UnknownPhase, code: `^\s*(loss|\w+) = closure\(\)|with torch\.enable_grad\(\):`, path: `torch/optim`},
@@ -165,17 +171,13 @@ func (t Traceback) Phase() Phase {
 	return phase
 }
 
-// phase is the strongest phase this one call stands for.
+// phase is the one of the first mark that fits this call.
 func (f Frame) phase() (Phase, bool) {
-	best, ok := UnknownPhase, false
 	all := marks()
 	for i := range all {
-		if m := &all[i]; (!ok || strength[m.phase] > strength[best]) && m.matches(f) {
-			if m.phase == UnknownPhase {
-				return m.phase, true
-			}
-			best, ok = m.phase, true
+		if all[i].matches(f) {
+			return all[i].phase, true
 		}
 	}
-	return best, ok
+	return UnknownPhase, false
 }
