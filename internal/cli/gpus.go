@@ -11,7 +11,6 @@ import (
 
 	"github.com/snugml/snug/internal/gpu"
 	"github.com/snugml/snug/internal/term"
-	"github.com/snugml/snug/internal/units"
 )
 
 // probeCommand is the hidden command that a gpu.Probe runs in a child process.
@@ -160,24 +159,10 @@ func processTable(s gpu.Snapshot) *term.Table {
 			continue
 		}
 		for _, p := range d.Processes {
-			t.Add(d.Label(), fmt.Sprint(p.PID), processMemory(p), orUnknown(p.User), processAge(p, s.Time), orUnknown(p.Command))
+			t.Add(d.Label(), fmt.Sprint(p.PID), p.Holds(), orUnknown(p.User), p.Runs(s.Time), orUnknown(p.Command))
 		}
 	}
 	return t
-}
-
-func processMemory(p gpu.Process) string {
-	if p.Memory == nil {
-		return "?"
-	}
-	return p.Memory.GiB()
-}
-
-func processAge(p gpu.Process, now time.Time) string {
-	if age, ok := p.Age(now); ok {
-		return units.Duration(age)
-	}
-	return "?"
 }
 
 func orUnknown(s string) string {

@@ -77,14 +77,6 @@ func (p Process) advice(now time.Time) string {
 	return fmt.Sprintf("pid %d (%s) %s: %s", p.PID, what, holds, do)
 }
 
-// Age is how long the process has run, where the system knows.
-func (p Process) Age(now time.Time) (time.Duration, bool) {
-	if p.Started == nil {
-		return 0, false
-	}
-	return max(0, now.Sub(*p.Started)), true
-}
-
 func fault(f string) string {
 	if strings.Contains(f, "lost") {
 		return f + ": the card fell off the bus; see dmesg for its Xid, then reboot"

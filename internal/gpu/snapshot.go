@@ -153,6 +153,30 @@ func held(p Process) units.Bytes {
 	return *p.Memory
 }
 
+// Holds is the process's memory for a table, "?" where the driver doesn't tell.
+func (p Process) Holds() string {
+	if p.Memory == nil {
+		return "?"
+	}
+	return p.Memory.GiB()
+}
+
+// Runs is how long the process has run, for a table, "?" where the system doesn't know.
+func (p Process) Runs(now time.Time) string {
+	if age, ok := p.Age(now); ok {
+		return units.Duration(age)
+	}
+	return "?"
+}
+
+// Age is how long the process has run, where the system knows.
+func (p Process) Age(now time.Time) (time.Duration, bool) {
+	if p.Started == nil {
+		return 0, false
+	}
+	return max(0, now.Sub(*p.Started)), true
+}
+
 // BF16 says whether the device trains in bfloat16.
 func (d Device) BF16() bool { return d.Capability.BF16() }
 
