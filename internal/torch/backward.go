@@ -82,7 +82,11 @@ func (g *backward) mlp(i int, dx ref) {
 func (g *backward) attention(i int, dx ref) {
 	l, s := &g.gpt.layers[i], &g.layers[i]
 	dy := g.branch(i, dx, s.projMask)
-	datt := g.linearGrad(i, l.proj, dy, nothing, sDAtt, sDAtt)
+	kept := nothing // attention's backward frees y, unless it is a copy of what attention made
+	if s.pads[0] != nothing {
+		kept = s.att
+	}
+	datt := g.linearGrad(i, l.proj, dy, kept, sDAtt, sDAtt)
 	dqkv := g.attendBackward(i, datt)
 	dln := g.linearGrad(i, l.attn, dqkv, s.ln1Half, sDLn1Half, sDLn1)
 	g.normBackward(i, l.ln1, s.ln1, dln, sDRes2)
@@ -205,6 +209,13 @@ func (g *backward) embeddings(dx ref) {
 	g.free(sum, g.emb.pos)
 	g.addGrad(g.gpt.wpe, d)
 	d = g.kernels.embeddingGrad(g.activations, g.gpt.wte, g.N())
+	if g.full() { // lm_head's part is a transposed view, so the sum is a tensor of its own
+		g.free(dx, g.x)
+		sum := g.birth(g.gpt.wte.grad)
+		g.free(g.tied, d)
+		g.addGrad(g.gpt.wte, sum)
+		return
+	}
 	g.free(dx, g.x, d)
 	g.addGrad(g.gpt.wte, g.tied)
 }

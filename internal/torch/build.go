@@ -7,8 +7,8 @@ import (
 	"github.com/snugml/snug/internal/trace"
 )
 
-// Build returns the allocations of nanoGPT's train.py under the settings, as PyTorch performs them. Its phases are init,
-// eval, first_step and step. What repeats is repeated only until memory has settled.
+// Build returns the allocations of nanoGPT's train.py under the settings, as PyTorch performs them. Its phases are init
+// (resume where the run resumes), eval, first_step and step. What repeats is repeated only until memory has settled.
 func Build(cfg config.Config, opt Options) (*trace.Trace, error) {
 	return build(cfg, opt, passes{
 		eval:  min(2*cfg.EvalIters, 3),
@@ -33,7 +33,7 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 	}
 	b := newBuilder()
 	e := &eager{
-		builder: b, cfg: cfg, passes: n, logits: nothing, loss: nothing,
+		builder: b, cfg: cfg, passes: n, logits: nothing, loss: nothing, bestVal: nothing,
 		gpt:     newModel(b, m, half),
 		kernels: newKernels(opt.Device),
 		train:   newActivations(b, d, m.NLayer),
@@ -45,9 +45,17 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 		e.eval = newActivations(b, dEval, m.NLayer)
 		e.evalIn = inputs(b, dEval)
 	}
-	b.phase("init")
+	if opt.Resume {
+		b.phase("resume")
+		e.load()
+	} else {
+		b.phase("init")
+	}
 	e.weights()
 	b.phase("eval")
+	if opt.DDP || opt.WorldSize > 1 {
+		e.ddp = newDDP(e)
+	}
 	e.x, e.y = e.getBatch(e.batch)
 	e.estimateLoss()
 	b.phase("first_step")

@@ -17,7 +17,9 @@ type eager struct {
 	x, y    ref // the batch that the loop has fetched
 	batch   [2]ref
 	evalIn  [2]ref
-	logits  ref // what the loop's variables hold
+	bestVal ref  // a resumed checkpoint's, until the first evaluation replaces it
+	ddp     *ddp // nil without DDP
+	logits  ref  // what the loop's variables hold
 	loss    ref
 	scale   []ref
 }
@@ -34,6 +36,22 @@ func (e *eager) weights() {
 	}
 }
 
+// load is torch.load(ckpt_path, map_location=device): the checkpoint's tensors come onto the GPU in its own order. The
+// optimizer keeps its state; train.py's variable state_dict keeps the checkpoint's weights beside the model's own.
+func (e *eager) load() {
+	for _, p := range e.gpt.params {
+		t := e.tr.Tensors[p.weight]
+		t.Name = "checkpoint: " + t.Name
+		e.birth(e.define(t))
+	}
+	e.gpt.groups(func(p *param) {
+		e.birth(p.step)
+		e.birth(p.avg)
+		e.birth(p.avgSq)
+	})
+	e.bestVal = e.birth(e.define(tensor("checkpoint: best_val_loss", trace.Weight, trace.Float32)))
+}
+
 // estimateLoss is the evaluation at step 0: the last batch's logits live until the next ones replace them.
 func (e *eager) estimateLoss() {
 	x, y, logits, loss := nothing, nothing, nothing, nothing
@@ -48,6 +66,10 @@ func (e *eager) estimateLoss() {
 		f.clearCasts()
 	}
 	e.free(x, y, logits, loss)
+	if e.bestVal != nothing {
+		e.free(e.kernels.scratch(e.builder, "losses['val'] < best_val_loss", 1), e.bestVal)
+		e.bestVal = nothing
+	}
 }
 
 // step is one iteration: micro-steps, clipping, the optimizer.
@@ -55,6 +77,7 @@ func (e *eager) step() {
 	fp16 := e.train.half == trace.Float16
 	for range e.passes.micro {
 		e.stage("forward")
+		e.ddp.forward(e)
 		f := &forward{activations: e.train, gpt: e.gpt, kernels: e.kernels, train: true, dropout: e.cfg.Dropout > 0}
 		f.run()
 		e.free(e.logits, e.loss)

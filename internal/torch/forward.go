@@ -30,6 +30,7 @@ type savedLayer struct {
 	ln1, ln2               savedNorm
 	ln1Half, qkv, att, lse ref
 	seed, offset           ref
+	pads                   [4]ref // q, k, v and y with heads padded to a multiple of 8, else nothing
 	projMask, fpMask       ref
 	ln2Half, fc, gelu      ref
 }
@@ -61,6 +62,8 @@ func (f *forward) block(i int, x ref) ref {
 	_, proj := f.linear(i, l.proj, nothing, 0, sProj)
 	if !f.train {
 		f.free(s.att, s.qkv)
+	} else if s.pads[0] != nothing {
+		f.free(s.qkv)
 	}
 	proj = f.drop(i, proj, &s.projMask, sProjMask, sProjDrop)
 	f.letGo(ln1)

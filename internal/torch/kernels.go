@@ -104,7 +104,12 @@ func (k *kernels) embeddingGrad(a *activations, p *param, tokens int) ref {
 	parts := k.scratch(b, "embedding.grad.parts", 8)
 	most := tokens/rowsPerThread + segments
 	partOffsets := k.scratch(b, "embedding.grad.part_offsets", 8*most)
-	sums := k.scratch(b, "embedding.grad.sums", 4*most*ceilDiv(cols, warp)*warp)
+	sums := nothing
+	if words < tokens/rowsPerThread { // few words: partial sums go straight to their word, by its number
+		sums = k.scratch(b, "embedding.grad.part_words", 8*most)
+	} else {
+		sums = k.scratch(b, "embedding.grad.sums", 4*most*ceilDiv(cols, warp)*warp)
+	}
 	b.free(sums, partOffsets, parts, partialOffsets, partials, count, offsets, original, sorted)
 	return d
 }

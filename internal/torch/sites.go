@@ -89,6 +89,18 @@ const (
 	sDPosEmb
 	sDTokEmb
 	sScaled
+	sRngState
+	sPadQ
+	sPadK
+	sPadV
+	sPadY
+	sPadYCopy
+	sDPadY
+	sDPadYCopy
+	sDPadQ
+	sDPadK
+	sDPadV
+	sDSoftmaxSum
 	numSites
 )
 
@@ -118,6 +130,7 @@ func btv(d dims) []int    { return []int{d.B, d.T, d.V} }
 func tc(d dims) []int     { return []int{d.T, d.C} }
 func rows(d dims) []int   { return []int{d.B, d.T} }
 func heads(d dims) []int  { return []int{d.B, d.NH, d.T, d.HS} }
+func padded(d dims) []int { return []int{d.B, d.NH, d.T, d.padHS()} }
 func headsT(d dims) []int { return []int{d.B, d.NH, d.T} }
 
 // siteSpec names a site and tells its shape. A layer's site carries the layer in its name: h.3.attn.c_attn.
@@ -197,6 +210,18 @@ var siteSpecs = [numSites]siteSpec{
 	sDAttProduct:   {"attn.y * attn.y.grad", true, trace.Activation, halved(heads)},
 	sDAttDelta:     {"attn.delta", true, trace.Activation, full(headsT)},
 	sDAttDelta2:    {"attn.delta (contiguous)", true, trace.Activation, full(headsT)},
+	sRngState:      {"attn.rng_state", true, trace.Activation, nil},
+	sPadQ:          {"attn.q (padded)", true, trace.Activation, halved(padded)},
+	sPadK:          {"attn.k (padded)", true, trace.Activation, halved(padded)},
+	sPadV:          {"attn.v (padded)", true, trace.Activation, halved(padded)},
+	sPadY:          {"attn.y (padded)", true, trace.Activation, halved(padded)},
+	sPadYCopy:      {"attn.y (padded copy)", true, trace.Activation, halved(padded)},
+	sDPadY:         {"attn.y.grad (padded)", true, trace.Activation, halved(padded)},
+	sDPadYCopy:     {"attn.y.grad (padded copy)", true, trace.Activation, halved(padded)},
+	sDPadQ:         {"attn.q.grad (padded)", true, trace.Activation, halved(padded)},
+	sDPadK:         {"attn.k.grad (padded)", true, trace.Activation, halved(padded)},
+	sDPadV:         {"attn.v.grad (padded)", true, trace.Activation, halved(padded)},
+	sDSoftmaxSum:   {"attn.softmax.grad.sum", true, trace.Workspace, nil},
 	sDQKV:          {"attn.c_attn.grad", true, trace.Activation, halved(bt3c)},
 	sDLn1Half:      {"ln_1.grad (half)", true, trace.Activation, halved(btc)},
 	sDLn1:          {"ln_1.grad", true, trace.Activation, full(btc)},
