@@ -7,6 +7,7 @@ package gpu
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/snugml/snug/internal/units"
 )
@@ -59,26 +60,27 @@ type Card struct {
 type chip struct {
 	generation string
 	capability Capability
-	fp32       int // CUDA cores
-	fp16       int // tensor cores, dense, fp32 accumulation at full rate; 0 without tensor cores
+	fp32       int     // CUDA cores
+	fp16       int     // tensor cores, dense, fp32 accumulation at full rate; 0 without tensor cores
+	l2         float64 // L2 cache in KiB per bit of the memory bus: caches and memory controllers come together
 }
 
 // chips are from NVIDIA's architecture white papers (GP100, GV100, TU102, GA100, GA102, AD102, GH100, Blackwell).
 var chips = map[string]chip{
-	"GP100": {"Pascal", Capability{6, 0}, 128, 0},
-	"GP10x": {"Pascal", Capability{6, 1}, 256, 0},
-	"GV100": {"Volta", Capability{7, 0}, 128, 1024},
-	"TU10x": {"Turing", Capability{7, 5}, 128, 1024},
-	"TU11x": {"Turing", Capability{7, 5}, 128, 0},
-	"GA100": {"Ampere", Capability{8, 0}, 128, 2048},
-	"GA10x": {"Ampere", Capability{8, 6}, 256, 1024},
-	"GA10B": {"Ampere", Capability{8, 7}, 256, 2048},
-	"AD10x": {"Ada", Capability{8, 9}, 256, 1024},
-	"GH100": {"Hopper", Capability{9, 0}, 256, 4096},
-	"GB100": {"Blackwell", Capability{10, 0}, 256, 8192},
-	"GB110": {"Blackwell", Capability{10, 3}, 256, 8192},
-	"GB20x": {"Blackwell", Capability{12, 0}, 256, 1024},
-	"GB10":  {"Blackwell", Capability{12, 1}, 256, 1024},
+	"GP100": {"Pascal", Capability{6, 0}, 128, 0, 1},
+	"GP10x": {"Pascal", Capability{6, 1}, 256, 0, 8},
+	"GV100": {"Volta", Capability{7, 0}, 128, 1024, 1.5},
+	"TU10x": {"Turing", Capability{7, 5}, 128, 1024, 16},
+	"TU11x": {"Turing", Capability{7, 5}, 128, 0, 8},
+	"GA100": {"Ampere", Capability{8, 0}, 128, 2048, 8},
+	"GA10x": {"Ampere", Capability{8, 6}, 256, 1024, 16},
+	"GA10B": {"Ampere", Capability{8, 7}, 256, 2048, 16},
+	"AD10x": {"Ada", Capability{8, 9}, 256, 1024, 192},
+	"GH100": {"Hopper", Capability{9, 0}, 256, 4096, 10},
+	"GB100": {"Blackwell", Capability{10, 0}, 256, 8192, 15.75},
+	"GB110": {"Blackwell", Capability{10, 3}, 256, 8192, 15.75},
+	"GB20x": {"Blackwell", Capability{12, 0}, 256, 1024, 192},
+	"GB10":  {"Blackwell", Capability{12, 1}, 256, 1024, 96},
 }
 
 // Generation is the marketing name of the architecture: "Ampere".
@@ -89,6 +91,14 @@ func (c Card) Capability() Capability { return chips[c.Chip].capability }
 
 // BF16 says whether the card trains in bfloat16 at tensor-core speed.
 func (c Card) BF16() bool { return c.Capability().BF16() }
+
+// L2 is the size of the L2 cache, to within what a card has switched off.
+func (c Card) L2() units.Bytes {
+	return units.Bytes(chips[c.Chip].l2 * float64(c.BusBits) * float64(units.KiB))
+}
+
+// Consumer says whether it is a GeForce, the kind that people own.
+func (c Card) Consumer() bool { return strings.HasPrefix(c.Name, "GeForce") }
 
 // Bandwidth is the memory's peak, in bytes a second.
 func (c Card) Bandwidth() float64 { return float64(c.BusBits) / 8 * c.GbpsPerPin * 1e9 }

@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/fit"
+	"github.com/snugml/snug/internal/term"
+	"github.com/snugml/snug/internal/torch"
+)
+
+// planOptions is what `snug plan` was asked.
+type planOptions struct {
+	config    config.Config
+	files     []string // as given, for the command line in the report
+	gpu       string
+	allocConf string
+	worldSize int
+	write     string
+	json      bool
+}
+
+func newPlan(io *term.IO) *cobra.Command {
+	var o planOptions
+	cmd := &cobra.Command{
+		Use:   "plan [CONFIG.py…] [--key=value…]",
+		Short: "Say what training will take, and which settings fit",
+		Long: "plan says what a configuration takes before it runs: phase by phase and tensor by tensor, under PyTorch,\n" +
+			"and which settings fit the card. It needs neither a GPU nor Python.",
+		Example: "  snug plan config/train_gpt2.py --gpu=\"rtx 3060\"\n" +
+			"  snug plan --batch_size=64 --vram=11.69GiB --write=config/fits.py",
+	}
+	s := addSettings(cmd, config.Plan)
+	cmd.Flags().StringVar(&o.gpu, "gpu", "", "the card to plan for, such as \"rtx 3060\"; unset is the one in this machine")
+	cmd.Flags().StringVar(&o.allocConf, "alloc-conf", "", "PyTorch's allocator settings; unset is PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF")
+	cmd.Flags().IntVar(&o.worldSize, "world-size", 1, "processes of a DDP run")
+	cmd.Flags().StringVar(&o.write, "write", "", "write the best settings as a config `FILE.py`")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if o.config, err = s.load(args); err != nil {
+			return err
+		}
+		o.files, o.json = args, wantJSON(cmd)
+		return runPlan(cmd.Context(), io, o)
+	}
+	return cmd
+}
+
+func runPlan(ctx context.Context, io *term.IO, o planOptions) error {
+	if o.worldSize < 1 {
+		return usageError(fmt.Errorf("--world-size must be at least 1, not %d", o.worldSize))
+	}
+	if err := resolveVocabulary(&o.config); err != nil {
+		return err
+	}
+	target, err := targetFor(ctx, o.gpu, &o.config)
+	if err != nil {
+		return err
+	}
+	p, err := torchPlan(io, o, target)
+	if err != nil {
+		return err
+	}
+	if o.write != "" {
+		if err := p.writeConfig(o); err != nil {
+			return err
+		}
+	}
+	if o.json {
+		err = writeJSON(io.Out, p)
+	} else {
+		err = p.report(io.Out)
+	}
+	if err == nil && p.Fits != nil && !*p.Fits {
+		return &exitError{code: ExitDoesNotFit}
+	}
+	return err
+}
+
+// torchPlan is what train.py takes under PyTorch, and what would fit.
+func torchPlan(io *term.IO, o planOptions, t fit.Target) (*planReport, error) {
+	conf, err := allocConf(io, o.allocConf)
+	if err != nil {
+		return nil, err
+	}
+	setup := fit.Setup{Config: o.config, AllocConf: conf, Options: torch.Options{
+		WorldSize: o.worldSize, Resume: o.config.InitFrom == "resume"}}
+	outcome, err := fit.Try(setup, t)
+	if err != nil {
+		return nil, usageError(err)
+	}
+	p := newPlanReport(o, t, outcome)
+	suggestions, err := fit.Suggest(outcome, t)
+	if err != nil {
+		return nil, err
+	}
+	p.suggest(suggestions)
+	return p, nil
+}
+
+// allocConf is the allocator's settings: the flag, else the environment's, under its new name first.
+func allocConf(io *term.IO, flag string) (torch.AllocConf, error) {
+	from := "--alloc-conf"
+	for _, name := range []string{"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} {
+		if flag == "" {
+			from, flag = name, io.Env(name)
+		}
+	}
+	conf, err := torch.ParseAllocConf(flag)
+	if err != nil {
+		return conf, usageError(fmt.Errorf("%s: %w", from, err))
+	}
+	return conf, nil
+}
+
+// writeConfig writes the best settings that fit as a config file, aside and renamed.
+func (p *planReport) writeConfig(o planOptions) error {
+	text := p.snippet()
+	if text == "" {
+		return &exitError{ExitDoesNotFit, errors.New("nothing fits, so no config was written: use a larger --vram or a smaller model")}
+	}
+	header := "# written by snug plan: " + p.headline() + "\n"
+	for _, f := range o.files {
+		src, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		header += "\n# from " + filepath.Base(f) + "\n" + strings.TrimRight(string(src), "\n") + "\n"
+	}
+	return writeAside(o.write, []byte(header+"\n"+text))
+}
+
+// writeAside writes a file whole or not at all.
+func writeAside(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
+}
