@@ -54,7 +54,10 @@ func (s *Stream) Table(t *Table) error {
 	return err
 }
 
-const gutter = 2
+const (
+	gutter    = 2
+	narrowest = 24 // a wrapped column that would be narrower goes under its row
+)
 
 // Lines lays t out for the stream's width: a header line, then the rows.
 func (t *Table) Lines(s *Stream) []string {
@@ -71,7 +74,9 @@ func (t *Table) Lines(s *Stream) []string {
 		for _, w := range widths[:last] {
 			before += w + gutter
 		}
-		widths[last] = min(widths[last], max(16, s.Width-before))
+		if widths[last] = min(widths[last], s.Width-before); widths[last] < narrowest {
+			return t.under(s)
+		}
 	}
 	header := make([]string, len(t.Columns))
 	for i, c := range t.Columns {
@@ -82,6 +87,24 @@ func (t *Table) Lines(s *Stream) []string {
 		lines = append(lines, t.layout(row, widths)...)
 	}
 	return lines
+}
+
+// under lays t out with its last column below the rows, for narrow terminals.
+func (t *Table) under(s *Stream) []string {
+	last := len(t.Columns) - 1
+	head := &Table{Columns: t.Columns[:last]}
+	for _, row := range t.Rows {
+		head.Add(row[:last]...)
+	}
+	lines := head.Lines(s)
+	all := lines[:1:1]
+	for i, row := range t.Rows {
+		all = append(all, lines[i+1])
+		for _, part := range Wrapped(row[last], s.Width-2*gutter) {
+			all = append(all, strings.Repeat(" ", 2*gutter)+part)
+		}
+	}
+	return all
 }
 
 func (t *Table) layout(row []string, widths []int) []string {

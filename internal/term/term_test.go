@@ -37,6 +37,19 @@ func TestTableAligns(t *testing.T) {
 	}
 }
 
+func TestNarrowTablePutsTheLastColumnUnderItsRow(t *testing.T) {
+	s, b := stream(true, 30)
+	table := &Table{Columns: []Column{{"change", Left}, {"why", Wrap}}}
+	table.Add("batch_size=4", "half of it leaves room for others")
+	table.Add("compile=False", "slower")
+	if err := s.Table(table); err != nil {
+		t.Fatal(err)
+	}
+	if want := "change\nbatch_size=4\n    half of it leaves room for\n    others\ncompile=False\n    slower\n"; b.String() != want {
+		t.Errorf("got %q, want %q", b.String(), want)
+	}
+}
+
 func TestTablePiped(t *testing.T) {
 	s, b := stream(false, 40)
 	table := &Table{Columns: []Column{{"name", Left}, {"why", Wrap}}}
