@@ -19,9 +19,9 @@ import (
 
 // Data gives windows of block_size tokens, and the same windows one token later, by number.
 type Data interface {
-	// Train fills x and y (T each) with training sample number n.
+	// Train fills x and y with training samples n, n+1, …: as many as x holds windows.
 	Train(n uint64, x, y []int32) error
-	// Eval fills x and y with sample number n of the evaluation at iteration it, from split "train" or "val".
+	// Eval fills x and y with samples n, n+1, … of the evaluation at iteration it, from split "train" or "val".
 	Eval(split string, it int, n uint64, x, y []int32) error
 }
 
@@ -207,10 +207,8 @@ func pick(left, whole, section, rest int) int {
 func (l *Loop) feed(section int, first uint64, draw func(n uint64, x, y []int32) error) error {
 	s := l.Step
 	T, n := s.Model.BlockSize, s.Sections[section].B
-	for b := range n {
-		if err := draw(first+uint64(b), l.x[b*T:(b+1)*T], l.y[b*T:(b+1)*T]); err != nil {
-			return err
-		}
+	if err := draw(first, l.x[:n*T], l.y[:n*T]); err != nil {
+		return err
 	}
 	if err := l.Exec.SetInts(s.Idx, l.x[:n*T]); err != nil {
 		return err

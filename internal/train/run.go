@@ -1,0 +1,187 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/snugml/snug/internal/checkpoint"
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/data"
+	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/units"
+)
+
+// Device is where a run happens: its executor, what it stores, what it pays, and what it may take.
+type Device struct {
+	Name   string // as the first line says it: "CPU, amx-bf16, 2 threads"
+	Exec   program.Executor
+	DTypes gpt.Policy // Weight, Activation and Gradient are read
+	Costs  Costs
+	Limit  units.Bytes // of the arena; 0 is none
+}
+
+// Run is a run from its settings to its end. Prepare plans it, Start takes the memory, Loop.Run trains.
+type Run struct {
+	Loop
+	Device Device
+	Layout *program.Layout
+	Set    *data.Set
+	Notes  []string // what the user should know, one line each
+
+	from    *checkpoint.State // what the run begins with; nil from scratch
+	started bool              // the run has written its first checkpoint
+	unlock  func()
+}
+
+// Prepare checks the settings, takes out_dir for this run, opens data and checkpoint, and plans the step.
+// It takes none of the step's memory.
+func Prepare(c config.Config, d Device) (r *Run, err error) {
+	if err := Refuse(&c); err != nil {
+		return nil, err
+	}
+	r = &Run{Device: d, Loop: Loop{Config: c, Exec: d.Exec, Progress: Start()}}
+	defer func() {
+		if err != nil {
+			r.Close()
+		}
+	}()
+	if r.unlock, err = checkpoint.Lock(c.OutDir); err != nil {
+		return r, err
+	}
+	if err := r.openState(); err != nil {
+		return r, err
+	}
+	m := r.model()
+	if r.Set, err = data.Open(filepath.Join(c.DataDir, c.Dataset), m.BlockSize); err != nil {
+		return r, err
+	}
+	if m.VocabSize == 0 {
+		m.VocabSize = vocabSize(r.Set.Meta)
+	}
+	for _, split := range []*data.Tokens{r.Set.Train, r.Set.Val} {
+		if err := split.Check(m.VocabSize); err != nil {
+			return r, err
+		}
+	}
+	if r.Data, err = data.NewSampler(r.Set, data.Order(c.DataOrder), uint64(c.Seed), m.VocabSize); err != nil {
+		return r, err
+	}
+	r.Step, r.Layout, err = Choose(m, &c, d.DTypes, d.Costs, d.Exec.Scratch, d.Limit)
+	return r, err
+}
+
+// Refuse reports a setting that snug cannot honour, and what to do instead.
+func Refuse(c *config.Config) error {
+	switch {
+	case c.WandbLog:
+		return errors.New("wandb_log=True: snug sends nothing anywhere: metrics.jsonl in out_dir has every iteration, tensorboard_log=True writes event files")
+	case c.MaxIters < 0:
+		return fmt.Errorf("max_iters is %d, it must be at least 0", c.MaxIters)
+	case c.DecayLr && c.LrDecayIters < c.WarmupIters:
+		return fmt.Errorf("lr_decay_iters %d is less than warmup_iters %d: the cosine begins where the warm-up ends", c.LrDecayIters, c.WarmupIters)
+	}
+	return nil
+}
+
+// model is the architecture of the run: the checkpoint's where there is one, cropped to block_size as nanoGPT does.
+// VocabSize is 0 where the data decides.
+func (r *Run) model() gpt.Model {
+	c := &r.Config
+	if r.from == nil {
+		m := gpt.Model(c.Model())
+		m.VocabSize = c.VocabSize
+		return m
+	}
+	m := r.from.Model
+	m.Dropout = c.Dropout
+	if c.IsSet("block_size") {
+		m.BlockSize = min(m.BlockSize, c.BlockSize)
+	}
+	return m
+}
+
+func vocabSize(m *data.Meta) int {
+	if m != nil {
+		return m.VocabSize
+	}
+	return config.DefaultVocabSize
+}
+
+// Start takes the memory that Prepare planned and gives the parameters and AdamW's state their values.
+func (r *Run) Start() error {
+	if err := r.Exec.Load(r.Layout); err != nil {
+		return err
+	}
+	if taken := r.Exec.Taken(); taken != r.Layout.Size {
+		return fmt.Errorf("start: planned %d bytes and took %d", r.Layout.Size, taken)
+	}
+	if err := r.Exec.Run(r.Step.Init, program.Step{}); err != nil {
+		return err
+	}
+	if r.Save == nil {
+		r.Save = r.save
+	}
+	if r.from != nil {
+		defer func() { r.from.Close(); r.from = nil }()
+		return r.restore()
+	}
+	return r.initialise()
+}
+
+// initialise draws the parameters as nanoGPT does.
+func (r *Run) initialise() error {
+	buf := make([]float32, r.largest())
+	for i, p := range r.Step.Params {
+		v := buf[:p.Len()]
+		p.Initial(v, i, uint64(r.Config.Seed))
+		if err := r.set(p, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// set gives a parameter its value, in the weights' dtype and in fp32.
+func (r *Run) set(p gpt.Param, v []float32) error {
+	if err := r.Exec.SetFloats(p.Weight, v); err != nil {
+		return err
+	}
+	if p.Master == program.None {
+		return nil
+	}
+	return r.Exec.SetFloats(p.Master, v)
+}
+
+func (r *Run) largest() int {
+	n := 0
+	for _, p := range r.Step.Params {
+		n = max(n, p.Len())
+	}
+	return n
+}
+
+// Close gives back what the run holds. The executor is its owner's.
+func (r *Run) Close() error {
+	var err error
+	if r.from != nil {
+		err = r.from.Close()
+	}
+	if r.Set != nil {
+		err = errors.Join(err, r.Set.Close())
+	}
+	if r.unlock != nil {
+		r.unlock()
+	}
+	r.from, r.Set, r.unlock = nil, nil, nil
+	return err
+}
+
+// LastDir is the folder below out_dir for the state of an interrupted run whose out_dir keeps its best checkpoint
+// (always_save_checkpoint=False).
+const LastDir = "last"
+
+// removeLast forgets the interrupted state of a run that was begun anew.
+func removeLast(outDir string) error { return os.RemoveAll(filepath.Join(outDir, LastDir)) }
