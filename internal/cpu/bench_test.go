@@ -1,12 +1,14 @@
 package cpu
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"testing"
 
 	"github.com/snugml/snug/internal/cpu/kernel"
+	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/program"
 )
 
@@ -70,4 +72,69 @@ func benchOp(b *testing.B, x *Executor, c opcase, flops float64) {
 		b.ReportMetric(flops*float64(b.N)/cpu/1e9, "GFLOP/core-s")
 	}
 	runtime.GC() // the last op's arena
+}
+
+// BenchmarkStep is a whole training step, forward, backward and update: nanoGPT's 124M at B=4, T=256, and its CPU character example.
+func BenchmarkStep(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		model gpt.Model
+		batch int
+	}{
+		{"124M", gpt.Model{NLayer: 12, NHead: 12, NEmbd: 768, BlockSize: 256, VocabSize: 50304}, 4},
+		{"char", gpt.Model{NLayer: 4, NHead: 4, NEmbd: 128, BlockSize: 64, VocabSize: 65}, 12},
+	} {
+		for _, bf16 := range []bool{false, true} {
+			x := New(Options{BF16: bf16})
+			b.Run(fmt.Sprintf("%s/%s", c.name, x.gemm.Name), func(b *testing.B) { benchStep(b, x, c.model, c.batch) })
+			x.Close()
+		}
+	}
+}
+
+func benchStep(b *testing.B, x *Executor, m gpt.Model, batch int) {
+	adam := gpt.Adam{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, GradClip: 1}
+	step, err := gpt.Build(m, gpt.Shape{Batch: batch, Adam: adam}, gpt.Float32(batch))
+	if err != nil {
+		b.Fatal(err)
+	}
+	step.AddScratch(x.Scratch)
+	if err := x.Load(step.Place()); err != nil {
+		b.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, p := range step.Params {
+		w := make([]float32, step.Tensors[p.Weight].Len())
+		for i := range w {
+			w[i] = 0.02 * float32(rng.NormFloat64())
+		}
+		if err := x.SetFloats(p.Weight, w); err != nil {
+			b.Fatal(err)
+		}
+	}
+	tokens := make([]int32, batch*m.BlockSize)
+	for i := range tokens {
+		tokens[i] = int32(rng.IntN(m.VocabSize))
+	}
+	if err := errors.Join(x.SetInts(step.Idx, tokens), x.SetInts(step.Targets, tokens), x.Run(step.Init, program.Step{})); err != nil {
+		b.Fatal(err)
+	}
+	t := 0
+	one := func() {
+		t++
+		s := program.Step{Seed: 1, Sample: uint64(t * batch), LR: 1e-4, T: t, LossScale: 1}
+		if err := errors.Join(x.Run(step.Begin, s), x.Run(step.Train, s), x.Run(step.Update, s)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	one() // touches the memory
+	cpu := cpuSeconds()
+	for b.Loop() {
+		one()
+	}
+	cpu = cpuSeconds() - cpu
+	b.ReportMetric(float64(len(tokens)*b.N)/b.Elapsed().Seconds(), "tok/s")
+	if cpu > 0 {
+		b.ReportMetric(float64(len(tokens)*b.N)/cpu, "tok/core-s")
+	}
 }
