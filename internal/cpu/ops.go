@@ -169,10 +169,7 @@ func layernormBackward(b *binding) []phase {
 	N, C, rows := b.Attrs.N, b.Attrs.C, chunkRows(b.Attrs.N)
 	chunks := ceil(N, rows)
 	part := asFloats(b.scratch(), 2*C*chunks) // (chunks, 2, C)
-	norm := kernel.Norm{}
-	if b.Attrs.Accumulate {
-		norm.Accumulate = 1
-	}
+	norm := kernel.Norm{Accumulate: b.Attrs.Accumulate}
 	first := phase{chunks, func(i, _ int) {
 		dw, db, norm := part[2*i*C:][:C], part[(2*i+1)*C:][:C], norm
 		clear(dw)

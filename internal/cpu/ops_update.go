@@ -29,7 +29,7 @@ func loss(b *binding) []phase {
 			return
 		}
 		scale := b.Attrs.Scale * lossScale(b.step)
-		b.k.Scl(row, float32(scale/sum))
+		b.k.Scale(row, float32(scale/sum))
 		row[target] -= float32(scale)
 	}}}
 }

@@ -7,7 +7,7 @@ func Plain() *Set {
 	return &Set{
 		Name:        "go",
 		GeluForward: geluForward, GeluBackward: geluBackward,
-		Add: add, Mul: mul, FMA: fma, Scl: scl, Axp: axp,
+		Add: add, Scale: scl,
 		Sum: sum, SumSquares: sumSquares, Dot: dot, Max: maximum,
 		ExpSum:    expSum,
 		Normalize: normalize, NormalizeSums: normalizeSums, NormalizeBackward: normalizeBackward,
@@ -39,30 +39,9 @@ func add(out, a, b []float32) {
 	}
 }
 
-func mul(out, a, b []float32) {
-	a, b = a[:len(out)], b[:len(out)]
-	for i := range out {
-		out[i] = a[i] * b[i]
-	}
-}
-
-func fma(out, a, b, c []float32) {
-	a, b, c = a[:len(out)], b[:len(out)], c[:len(out)]
-	for i := range out {
-		out[i] = a[i] + b[i]*c[i]
-	}
-}
-
 func scl(x []float32, s float32) {
 	for i := range x {
 		x[i] *= s
-	}
-}
-
-func axp(y, x []float32, s float32) {
-	x = x[:len(y)]
-	for i := range y {
-		y[i] += s * x[i]
 	}
 }
 
@@ -144,7 +123,7 @@ func normalizeBackward(dx, dw, db, dy, x, weight []float32, n Norm) {
 	for i := range dx {
 		xhat := (x[i] - n.Mean) * n.Rstd
 		v := n.Rstd * (dy[i]*weight[i] - n.G - xhat*n.GX)
-		if n.Accumulate != 0 {
+		if n.Accumulate {
 			v += dx[i]
 		}
 		dw[i] += dy[i] * xhat
