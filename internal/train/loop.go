@@ -34,14 +34,13 @@ type Reporter interface {
 
 // Iter is one iteration's line.
 type Iter struct {
-	Iter      int
-	Loss      float64 // mean over the effective batch, before the update
-	LR        float64
-	GradNorm  float64 // before clipping
-	Time      time.Duration
-	TokensPS  float64
-	FlopsPS   float64 // as nanoGPT's estimate_mfu counts them
-	Evaluated time.Duration
+	Iter     int
+	Loss     float64 // mean over the effective batch, before the update
+	LR       float64
+	GradNorm float64 // before clipping
+	Time     time.Duration
+	TokensPS float64
+	FlopsPS  float64 // as nanoGPT's estimate_mfu counts them
 }
 
 // Eval is one estimate_loss.

@@ -34,6 +34,7 @@ type Run struct {
 	from    *checkpoint.State // what the run begins with; nil from scratch
 	started bool              // the run has written its first checkpoint
 	unlock  func()
+	logs    *logs
 }
 
 // Prepare checks the settings, takes out_dir for this run, opens data and checkpoint, and plans the step.
@@ -110,8 +111,10 @@ func vocabSize(m *data.Meta) int {
 	return config.DefaultVocabSize
 }
 
-// Start takes the memory that Prepare planned and gives the parameters and AdamW's state their values.
-func (r *Run) Start() error {
+// Start takes the memory that Prepare planned, gives the parameters and AdamW's state their values, and begins the logs;
+// report is told what happens. An evaluation alone (eval_only) writes nothing.
+func (r *Run) Start(report Reporter) error {
+	r.Report = report
 	if err := r.Exec.Load(r.Layout); err != nil {
 		return err
 	}
@@ -121,14 +124,19 @@ func (r *Run) Start() error {
 	if err := r.Exec.Run(r.Step.Init, program.Step{}); err != nil {
 		return err
 	}
-	if r.Save == nil {
-		r.Save = r.save
+	if err := r.fill(); err != nil || r.Config.EvalOnly {
+		return err
 	}
-	if r.from != nil {
-		defer func() { r.from.Close(); r.from = nil }()
-		return r.restore()
+	r.Save = r.save
+	return r.openLogs()
+}
+
+func (r *Run) fill() error {
+	if r.from == nil {
+		return r.initialise()
 	}
-	return r.initialise()
+	defer func() { r.from.Close(); r.from = nil }()
+	return r.restore()
 }
 
 // initialise draws the parameters as nanoGPT does.
@@ -172,10 +180,13 @@ func (r *Run) Close() error {
 	if r.Set != nil {
 		err = errors.Join(err, r.Set.Close())
 	}
+	if r.logs != nil {
+		err = errors.Join(err, r.logs.close())
+	}
 	if r.unlock != nil {
 		r.unlock()
 	}
-	r.from, r.Set, r.unlock = nil, nil, nil
+	r.from, r.Set, r.logs, r.unlock = nil, nil, nil, nil
 	return err
 }
 

@@ -1,0 +1,356 @@
+package train
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/snugml/snug/internal/checkpoint"
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/cpu"
+	"github.com/snugml/snug/internal/metrics"
+	"github.com/snugml/snug/internal/program"
+)
+
+// tiny is a run of a few milliseconds an iteration: settings, with data in dir.
+func tiny(t *testing.T, change func(*config.Config)) config.Config {
+	t.Helper()
+	dir := t.TempDir()
+	c := config.Default()
+	for key, v := range map[string]any{"out_dir": filepath.Join(dir, "out"), "data_dir": dir, "dataset": "words", "vocab_size": 17,
+		"eval_interval": 4, "eval_iters": 2, "batch_size": 3, "gradient_accumulation_steps": 2, "block_size": 8,
+		"n_layer": 2, "n_head": 2, "n_embd": 16, "dropout": 0.1, "max_iters": 10, "warmup_iters": 2, "lr_decay_iters": 10,
+		"learning_rate": 1e-2, "min_lr": 1e-3} {
+		if err := c.Set(key, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeTokens(t, filepath.Join(dir, "words"), 17)
+	if change != nil {
+		change(&c)
+	}
+	return c
+}
+
+// writeTokens writes a data set in which every token says much of the next.
+func writeTokens(t *testing.T, dir string, vocab int) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i, name := range []string{"train.bin", "val.bin"} {
+		raw, token := []byte(nil), 0
+		for range []int{3000, 600}[i] {
+			token = (token*3 + 1 + rng.IntN(2)) % vocab
+			raw = binary.LittleEndian.AppendUint16(raw, uint16(token))
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), raw, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// recorder keeps what a run reports; stop, where set, is called after iteration stopAt.
+type recorder struct {
+	iters  []Iter
+	evals  []Eval
+	saved  []int
+	stopAt int
+	stop   func()
+}
+
+func (r *recorder) Iter(it Iter) error {
+	r.iters = append(r.iters, it)
+	if r.stop != nil && it.Iter == r.stopAt {
+		r.stop()
+	}
+	return nil
+}
+func (r *recorder) Eval(e Eval) error           { r.evals = append(r.evals, e); return nil }
+func (r *recorder) Saved(path string, iter int) { r.saved = append(r.saved, iter) }
+
+func (r *recorder) losses() (l []float64) {
+	for _, it := range r.iters {
+		l = append(l, it.Loss)
+	}
+	return l
+}
+
+func device(threads int) Device {
+	return Device{Name: "CPU", Exec: cpu.New(cpu.Options{Threads: threads}), DTypes: Float32(), Costs: CPUCosts}
+}
+
+// train runs c to its end, or to the stop that rec asks for, and returns the parameters.
+func train(t *testing.T, c config.Config, rec *recorder) (params [][]float32, err error) {
+	t.Helper()
+	d := device(2)
+	defer d.Exec.Close()
+	r, err := Prepare(c, d)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	if err := r.Start(rec); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	rec.stop = cancel
+	if rec.stopAt == 0 {
+		rec.stopAt = -1
+	}
+	err = r.Run(ctx)
+	for _, p := range r.Step.Params {
+		v := make([]float32, p.Len())
+		if e := r.Exec.Floats(p.Weight, v); e != nil {
+			t.Fatal(e)
+		}
+		params = append(params, v)
+	}
+	return params, err
+}
+
+func TestLoopIsNanoGPTs(t *testing.T) {
+	c := tiny(t, nil)
+	rec := &recorder{}
+	if _, err := train(t, c, rec); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(rec.iters); n != 11 {
+		t.Errorf("%d iterations, nanoGPT does max_iters+1 = 11", n)
+	}
+	var at []int
+	for _, e := range rec.evals {
+		at = append(at, e.Iter)
+	}
+	if !slices.Equal(at, []int{0, 4, 8}) || !slices.Equal(rec.saved, []int{4, 8, 11}) {
+		t.Errorf("estimates at %v, checkpoints at %v, want 0 4 8 and 4 8 and the end", at, rec.saved)
+	}
+	if first, last := rec.evals[0], rec.evals[2]; !(last.ValLoss < first.ValLoss-0.25 && last.TrainLoss < first.TrainLoss-0.25) {
+		t.Errorf("the loss went from %v/%v to %v/%v", first.TrainLoss, first.ValLoss, last.TrainLoss, last.ValLoss)
+	}
+	if want := math.Log(17); !(math.Abs(rec.evals[0].ValLoss-want) < 0.05) {
+		t.Errorf("the first estimate is %v, an untrained model's is about ln 17 = %v", rec.evals[0].ValLoss, want)
+	}
+	s, err := metrics.Read(filepath.Join(c.OutDir, metrics.Name))
+	if err != nil || len(s.Iters) != 11 || len(s.Evals) != 3 {
+		t.Errorf("metrics.jsonl has %d iterations and %d estimates (%v)", len(s.Iters), len(s.Evals), err)
+	}
+}
+
+// A run that was stopped and resumed, twice, ends in the same bits as one that was not, and tells the same.
+func TestResumeIsBitEqual(t *testing.T) {
+	for _, always := range []bool{true, false} {
+		whole := tiny(t, func(c *config.Config) { c.AlwaysSaveCheckpoint = always })
+		all := &recorder{}
+		want, err := train(t, whole, all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := tiny(t, func(c *config.Config) { c.AlwaysSaveCheckpoint = always })
+		parts := []*recorder{{stopAt: 2}, {stopAt: 5}, {}}
+		var got [][]float32
+		var losses []float64
+		for i, rec := range parts {
+			if i > 0 {
+				c.InitFrom = "resume"
+			}
+			if got, err = train(t, c, rec); i < 2 && !errors.Is(err, ErrStopped) || i == 2 && err != nil {
+				t.Fatalf("part %d: %v", i, err)
+			}
+			losses = append(losses, rec.losses()...)
+		}
+		if !slices.Equal(losses, all.losses()) {
+			t.Errorf("always_save %v: losses %v, without a stop %v", always, losses, all.losses())
+		}
+		for i := range want {
+			if !slices.Equal(got[i], want[i]) {
+				t.Errorf("always_save %v: parameter %d has other bits", always, i)
+			}
+		}
+		a, _ := metrics.Read(filepath.Join(whole.OutDir, metrics.Name))
+		b, _ := metrics.Read(filepath.Join(c.OutDir, metrics.Name))
+		if !slices.Equal(a.Evals, b.Evals) || len(a.Iters) != len(b.Iters) {
+			t.Errorf("always_save %v: metrics.jsonl tells %v and %d iterations, without a stop %v and %d", always, b.Evals, len(b.Iters), a.Evals, len(a.Iters))
+		}
+	}
+}
+
+// With always_save_checkpoint=False an interrupt leaves the best checkpoint where it is.
+func TestInterruptKeepsTheBest(t *testing.T) {
+	c := tiny(t, func(c *config.Config) { c.AlwaysSaveCheckpoint = false })
+	if _, err := train(t, c, &recorder{stopAt: 6}); !errors.Is(err, ErrStopped) {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]int{c.OutDir: 4, filepath.Join(c.OutDir, LastDir): 7} {
+		s, err := checkpoint.Load(dir, checkpoint.Everything)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.IterNum != want {
+			t.Errorf("%s is at iteration %d, want %d", filepath.Base(dir), s.IterNum, want)
+		}
+		s.Close()
+	}
+	// A run begun anew forgets the old interrupted state with its first checkpoint.
+	if _, err := train(t, c, &recorder{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(c.OutDir, LastDir)); !os.IsNotExist(err) {
+		t.Errorf("the old run's last state is still there: %v", err)
+	}
+}
+
+func TestEvalOnly(t *testing.T) {
+	c := tiny(t, nil)
+	if _, err := train(t, c, &recorder{stopAt: 5}); !errors.Is(err, ErrStopped) {
+		t.Fatal(err)
+	}
+	before, _ := os.ReadFile(filepath.Join(c.OutDir, metrics.Name))
+	c.InitFrom, c.EvalOnly = "resume", true
+	rec := &recorder{}
+	if _, err := train(t, c, rec); err != nil {
+		t.Fatal(err)
+	}
+	if len(rec.iters) != 0 || len(rec.evals) != 1 || rec.evals[0].Iter != 6 || len(rec.saved) != 0 {
+		t.Errorf("eval_only: %d iterations, estimates %v, checkpoints %v", len(rec.iters), rec.evals, rec.saved)
+	}
+	if after, _ := os.ReadFile(filepath.Join(c.OutDir, metrics.Name)); string(after) != string(before) {
+		t.Error("eval_only changed metrics.jsonl")
+	}
+}
+
+// Weights alone start a run anew, cropped to a shorter block_size.
+func TestInitFromFile(t *testing.T) {
+	c := tiny(t, nil)
+	if _, err := train(t, c, &recorder{}); err != nil {
+		t.Fatal(err)
+	}
+	next := tiny(t, func(n *config.Config) {
+		n.InitFrom = filepath.Join(c.OutDir, checkpoint.Name)
+		n.NLayer, n.VocabSize, n.MaxIters = 5, 0, 2 // the file's model wins
+	})
+	if err := next.Set("block_size", 6); err != nil {
+		t.Fatal(err)
+	}
+	rec := &recorder{}
+	params, err := train(t, next, rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(params) != 2+6*2+1 || len(params[1]) != 6*16 {
+		t.Errorf("%d parameters, %d positions' values", len(params), len(params[1]))
+	}
+	if rec.evals[0].Iter != 0 || !(rec.evals[0].ValLoss < math.Log(17)-0.25) {
+		t.Errorf("the first estimate is %v at iteration %d: the weights were not taken", rec.evals[0].ValLoss, rec.evals[0].Iter)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*config.Config)
+		want   string
+	}{
+		"wandb":         {func(c *config.Config) { c.WandbLog = true }, "metrics.jsonl"},
+		"no data":       {func(c *config.Config) { c.Dataset = "none" }, "snug prepare"},
+		"vocabulary":    {func(c *config.Config) { c.VocabSize = 9 }, "9"},
+		"no checkpoint": {func(c *config.Config) { c.InitFrom = "resume" }, "train first"},
+		"no file":       {func(c *config.Config) { c.InitFrom = "nowhere.pt" }, "no such file"},
+		"gpt2":          {func(c *config.Config) { c.InitFrom = "gpt2" }, "model.safetensors"},
+		"schedule":      {func(c *config.Config) { c.LrDecayIters = 1 }, "warmup_iters 2"},
+		"out_dir":       {func(c *config.Config) { os.WriteFile(c.OutDir, nil, 0o666) }, "out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := train(t, tiny(t, c.change), &recorder{})
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want one line with %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestTwoRunsInOneFolder(t *testing.T) {
+	c := tiny(t, nil)
+	d := device(1)
+	defer d.Exec.Close()
+	r, err := Prepare(c, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := Prepare(c, d); err == nil || !strings.Contains(err.Error(), "another run") {
+		t.Errorf("a second run in the same out_dir: %v", err)
+	}
+}
+
+// broken is an executor whose update at iteration 5 finds a gradient that is no number.
+type broken struct {
+	program.Executor
+	updates, section int
+	norm             program.ID
+}
+
+func (b *broken) Run(section int, s program.Step) error {
+	err := b.Executor.Run(section, s)
+	if section == b.section {
+		if b.updates++; b.updates == 6 {
+			return b.SetFloats(b.norm, []float32{float32(math.NaN())})
+		}
+	}
+	return err
+}
+
+func TestNaNStopsAndSaves(t *testing.T) {
+	c := tiny(t, nil)
+	d := device(2)
+	defer d.Exec.Close()
+	r, err := Prepare(c, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	r.Exec = &broken{Executor: d.Exec, section: r.Step.Update, norm: r.Step.Norm}
+	rec := &recorder{}
+	if err := r.Start(rec); err != nil {
+		t.Fatal(err)
+	}
+	err = r.Run(context.Background())
+	if err == nil || !strings.Contains(err.Error(), "iteration 5") || !strings.Contains(err.Error(), "NaN") || !strings.Contains(err.Error(), "learning_rate") {
+		t.Errorf("error %v", err)
+	}
+	if len(rec.saved) == 0 || rec.saved[len(rec.saved)-1] != 5 {
+		t.Errorf("checkpoints at %v, want the last at 5", rec.saved)
+	}
+}
+
+// Nothing is allocated in an iteration but the line in metrics.jsonl.
+func TestIterationAllocatesNothing(t *testing.T) {
+	c := tiny(t, func(c *config.Config) { c.EvalInterval = 1000 })
+	d := device(1)
+	defer d.Exec.Close()
+	r, err := Prepare(c, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Start(&recorder{}); err != nil {
+		t.Fatal(err)
+	}
+	most := max(r.Step.Policy.MicroBatch, r.Step.Policy.EvalBatch) * 8
+	r.x, r.y = make([]int32, most), make([]int32, most)
+	if n := testing.AllocsPerRun(10, func() {
+		if _, _, err := r.update(1e-3); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations in an iteration", n)
+	}
+}
