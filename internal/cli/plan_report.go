@@ -199,7 +199,7 @@ func (p *planReport) report(out *term.Stream) error {
 		return err
 	}
 	fmt.Fprintf(out, "\nAlive at the peak (%s, %s allocated)\n", p.Peak.Phase, p.Peak.Allocated.GiB())
-	if err := out.Table(p.largest(10)); err != nil {
+	if err := out.Table(p.largest(out, 10)); err != nil {
 		return err
 	}
 	for _, n := range p.Notes {
@@ -257,7 +257,8 @@ func gaugeTo(out *term.Stream, value, limit, top units.Bytes, width int) string 
 var layerNumber = regexp.MustCompile(`\bh\.\d+\.`)
 
 // largest lists the n largest tensors at the peak, those of equal layers together, and the rest as one line.
-func (p *planReport) largest(n int) *term.Table {
+// On a narrow terminal long names are cut and the category is left out.
+func (p *planReport) largest(out *term.Stream, n int) *term.Table {
 	type group struct {
 		planTensor
 		count int
@@ -278,7 +279,18 @@ func (p *planReport) largest(n int) *term.Table {
 		g.total += t.Bytes
 	}
 	slices.SortStableFunc(groups, func(a, b *group) int { return int(max(-1, min(1, b.total-a.total))) })
-	table := &term.Table{Columns: []term.Column{{Title: "tensor"}, {Title: "count", Align: term.Right}, {Title: "total", Align: term.Right}, {Title: "for"}, {Title: "each"}}}
+	table := &term.Table{Columns: []term.Column{{Title: "tensor"}, {Title: "count", Align: term.Right}, {Title: "total", Align: term.Right}, {Title: "each"}, {Title: "for"}}}
+	narrow := out.TTY && out.Width < 100
+	if narrow {
+		table.Columns = table.Columns[:4]
+	}
+	add := func(name string, count int, total units.Bytes, each, category string) {
+		if narrow {
+			table.Add(term.Truncate(name, max(12, out.Width-46)), fmt.Sprint(count), total.GiB(), each)
+			return
+		}
+		table.Add(name, fmt.Sprint(count), total.GiB(), each, category)
+	}
 	var rest units.Bytes
 	others := 0
 	for i, g := range groups {
@@ -287,10 +299,10 @@ func (p *planReport) largest(n int) *term.Table {
 			others += g.count
 			continue
 		}
-		table.Add(g.Name, fmt.Sprint(g.count), g.total.GiB(), string(g.Category), shapeText(g.planTensor))
+		add(g.Name, g.count, g.total, shapeText(g.planTensor), string(g.Category))
 	}
 	if others > 0 {
-		table.Add("everything else", fmt.Sprint(others), rest.GiB(), "", "")
+		add("everything else", others, rest, "", "")
 	}
 	return table
 }

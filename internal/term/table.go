@@ -74,9 +74,11 @@ func (t *Table) Lines(s *Stream) []string {
 		for _, w := range widths[:last] {
 			before += w + gutter
 		}
-		if widths[last] = min(widths[last], s.Width-before); widths[last] < narrowest {
+		room := s.Width - before
+		if room < min(widths[last], narrowest) {
 			return t.under(s)
 		}
+		widths[last] = min(widths[last], room)
 	}
 	header := make([]string, len(t.Columns))
 	for i, c := range t.Columns {
