@@ -10,6 +10,7 @@ type dialect struct {
 	name      string
 	anchor    string // lower-case literal that every such message holds; the scanner looks for it
 	guard     string // what must hold around the anchor for the line to be a failure; "" when the anchor is enough
+	unless    string // what must not
 	framework string
 	device    string
 	kind      Kind
@@ -60,7 +61,7 @@ var (
 )
 
 // raisedGuard wants an exception's name or a stream of errors before a bare "out of memory": prose talks about it too.
-const raisedGuard = `(?i)(error|exception|fail|terminate|abort|what\(\):)[^\n]{0,160}out of memory`
+const raisedGuard = `(?i)(error|exception|fail|terminate|abort|warning|what\(\):)[\s\S]{0,160}out of memory`
 
 // dialects are tried in order; the first that explains most of a message names it.
 var dialects = []dialect{
@@ -98,7 +99,7 @@ var dialects = []dialect{
 	{name: "cuda-runtime", anchor: "cudaerrormemoryallocation", device: "cuda", kind: Device},
 	{name: "hip-error", anchor: "hip error: out of memory", device: "hip", kind: Device},
 	{name: "hip-runtime", anchor: "hiperroroutofmemory", device: "hip", kind: Device},
-	{name: "torch-exception", anchor: "outofmemoryerror", guard: `(?i)(torch|cuda)[\w.]*OutOfMemoryError`, framework: "pytorch", kind: Device, clauses: torchClauses},
+	{name: "torch-exception", anchor: "outofmemoryerror", guard: `(?i)(torch|cuda)[\w.]*OutOfMemoryError`, unless: `(?i)out of resource`, framework: "pytorch", kind: Device, clauses: torchClauses},
 	{name: "ray", anchor: "node running low on memory", device: "cpu", kind: Host},
 	{name: "dataloader-killed", anchor: "is killed by signal: killed", framework: "pytorch", device: "cpu", kind: Host},
 	{name: "dataloader-shm", anchor: "out of shared memory", guard: `(?i)worker|/dev/shm|bus error`, framework: "pytorch", device: "cpu", kind: Host},
@@ -124,6 +125,7 @@ var dialects = []dialect{
 type rule struct {
 	*dialect
 	guard   *regexp.Regexp
+	unless  *regexp.Regexp
 	clauses []*regexp.Regexp
 }
 
@@ -136,6 +138,9 @@ func compileDialects() []rule {
 		rules[i].dialect = d
 		if d.guard != "" {
 			rules[i].guard = regexp.MustCompile(d.guard)
+		}
+		if d.unless != "" {
+			rules[i].unless = regexp.MustCompile(d.unless)
 		}
 		for _, c := range d.clauses {
 			if compiled[c] == nil {

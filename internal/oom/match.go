@@ -19,7 +19,7 @@ func matchMessage(text string, candidates []int) *Failure {
 	most := -1
 	for _, id := range candidates {
 		r := rules()[id]
-		if r.guard != nil && !r.guard.MatchString(text) {
+		if r.guard != nil && !r.guard.MatchString(text) || r.unless != nil && r.unless.MatchString(text) {
 			continue
 		}
 		f := r.read(text)

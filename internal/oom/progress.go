@@ -15,7 +15,7 @@ import (
 
 var (
 	iterExpr = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`\biter (\d+): loss [^,]+, time ([\d.]+)ms`)
+		return regexp.MustCompile(`\biter (\d+): loss [^,]+, time:? ([\d.]+) ?ms`)
 	})
 	barExpr = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`(\d+)/(\d+) \[[\d:]+<[\d:?]+, *([\d.]+)?(s/it|it/s)?`)

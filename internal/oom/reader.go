@@ -238,6 +238,7 @@ const (
 	litFrameRich
 	litIter
 	litBar
+	litBarSlow
 	litDict
 	litMemory
 	litChained
@@ -246,7 +247,7 @@ const (
 
 var structure = [litCount]string{
 	litTraceback: "traceback (most recent call last)", litFrameCode: "--> ", litFrameRich: "❱", litIter: "iter ",
-	litBar: "%|", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
+	litBar: "it/s", litBarSlow: "s/it", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
 }
 
 // lexicon is the scanner and what its literals stand for.
@@ -282,10 +283,10 @@ var (
 		return regexp.MustCompile("\x1b(?:\\[[0-9;:?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\-_])")
 	})
 	rankExpr = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`^(?:\[(?:rank|default)(\d{1,5})\]:?|\[\d+,(\d{1,5})\]<std\w+>:|\([\w ]*rank=(\d{1,5}) pid=\d+\))`)
+		return regexp.MustCompile(`^(?:[\s>│|]|[\w.-]+: )*(?:\[(?:rank|default)(\d{1,5})\]:?|\[\d+,(\d{1,5})\]<std\w+>:|\([\w ]*rank=(\d{1,5}) pid=\d+\))`)
 	})
 	prefixExpr = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`^(?:\s*(?:\[(?:rank|default)\d+\]:?|\[\d+,\d+\]<std\w+>:|\([\w ]+(?:rank=\d+ )?pid=\d+\)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*Z?|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]|(?:INFO|ERROR|WARNING|CRITICAL)\b[:\s]|[>│|]) ?)+`)
+		return regexp.MustCompile(`^(?:\s*(?:\[(?:rank|default)\d+\]:?|[\w.-]+: \[rank\d+\]:|\[\d+,\d+\]<std\w+>:|\([\w ]+(?:rank=\d+ )?pid=\d+\)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*Z?|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]|(?:INFO|ERROR|WARNING|CRITICAL)\b[:\s]|[>│|]) ?)+`)
 	})
 	bufferExpr = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`empty_strided(?:_cuda)?\(\(([\d, ]+)\), \([\d, ]*\)(?:, device='\w+'[^,]*)?, (?:dtype=)?torch\.(\w+)`)
@@ -374,9 +375,8 @@ func plausible(line []byte, h hit) bool {
 
 // rankOf is the rank a line is prefixed with, nil without.
 func rankOf(line []byte) *int {
-	head := bytes.TrimLeft(line[:min(len(line), 80)], " \t>│|")
-	if len(head) == 0 || head[0] != '[' && head[0] != '(' || !bytes.Contains(head, []byte("rank")) &&
-		!bytes.HasPrefix(head, []byte("[default")) && !bytes.Contains(head, []byte("]<std")) {
+	head := line[:min(len(line), 80)]
+	if !bytes.Contains(head, []byte("rank")) && !bytes.Contains(head, []byte("[default")) && !bytes.Contains(head, []byte("]<std")) {
 		return nil
 	}
 	m := rankExpr().FindSubmatch(head)
@@ -543,7 +543,10 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 	case litChained:
 		r.close()
 	case litFrameCode, litFrameRich:
-		if m := codeExpr().FindSubmatch(line); m != nil && len(s.frames) > 0 {
+		if m := codeExpr().FindSubmatch(line); m != nil {
+			if n := len(s.frames); n > 0 && s.frames[n-1].Code != "" {
+				s.frames = s.frames.push(Frame{}) // the call's own line was broken
+			}
 			s.code(string(m[1]))
 		}
 	case litIter:
@@ -552,7 +555,7 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 		if due(r.iters) {
 			r.run.Progress.iteration(string(r.lastIter))
 		}
-	case litBar:
+	case litBar, litBarSlow:
 		r.bars++
 		r.lastBar = append(r.lastBar[:0], line[:min(len(line), 400)]...)
 		if due(r.bars) {
