@@ -157,11 +157,11 @@ var fields = map[string]string{
 	"gpu": `\d{1,4}`, "pid": `\d{1,10}`, "shape": `[\d, ]{1,200}`, "dtype": `\w+`, "tried_bytes": `\d+`,
 }
 
-var fieldExpr = regexp.MustCompile(`\\\{(\w+)\\\}`)
+var fieldExpr = lazy(`\\\{(\w+)\\\}`)
 
 // compileClause turns "{free} is free" into an expression with one named group a field.
 func compileClause(c string) *regexp.Regexp {
-	expr := fieldExpr.ReplaceAllStringFunc(regexp.QuoteMeta(c), func(m string) string {
+	expr := fieldExpr().ReplaceAllStringFunc(regexp.QuoteMeta(c), func(m string) string {
 		name := strings.Trim(m, `\{}`)
 		pattern, ok := fields[name]
 		if !ok {

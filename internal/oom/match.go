@@ -106,7 +106,7 @@ func (g *reading) take(expr *regexp.Regexp, text string, loc []int) {
 // failure turns the fields into facts.
 func (g reading) failure(d *dialect) *Failure {
 	f := &Failure{Dialect: d.name, Kind: d.kind, Device: d.device, Message: oneLine(g.text), Sizes: map[string]Size{}}
-	f.Facts.Framework = d.framework
+	f.Facts.Framework = Name(d.framework)
 	f.Facts.Others = g.other
 	f.Facts.GPU = number(g.found["gpu"])
 	for name, field := range f.Facts.sizes() {

@@ -6,13 +6,17 @@
 // (internal/torch does), never touches a device or a file, and prints nothing.
 package oom
 
-import "github.com/snugml/snug/internal/units"
+import (
+	"encoding/json"
+
+	"github.com/snugml/snug/internal/units"
+)
 
 // Facts are the numbers of one failure message, as printed. Absent ones are nil.
 //
 // Allocated is in tensors, Reserved in PyTorch's segments, Process what the driver charges this process, Total the card.
 type Facts struct {
-	Framework           string       `json:"framework"` // pytorch, jax, tensorflow, "" when the message does not tell
+	Framework           Name         `json:"framework"` // pytorch, jax, tensorflow, "" when the message does not tell
 	GPU                 *int         `json:"gpu"`
 	Rank                *int         `json:"rank"`
 	Tried               *units.Bytes `json:"tried"`
@@ -26,6 +30,17 @@ type Facts struct {
 
 	PrivatePools *units.Bytes `json:"private_pools,omitempty"` // CUDA graphs' share of Allocated
 	Others       []Holder     `json:"others,omitempty"`        // other processes on the card, where the message lists them
+}
+
+// Name is a name that may be missing: JSON shows an empty one as null.
+type Name string
+
+// MarshalJSON writes null for no name.
+func (n Name) MarshalJSON() ([]byte, error) {
+	if n == "" {
+		return []byte("null"), nil
+	}
+	return json.Marshal(string(n))
 }
 
 // Holder is another process and the memory it has on the card.

@@ -2,10 +2,8 @@ package oom
 
 import (
 	"math/bits"
-	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/snugml/snug/internal/units"
 )
@@ -14,18 +12,10 @@ import (
 // one whose count is a power of two, and the last.
 
 var (
-	iterExpr = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`\biter (\d+): loss [^,]+, time:? ([\d.]+) ?ms`)
-	})
-	barExpr = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`(\d+)/(\d+) \[[\d:]+<[\d:?]+, *([\d.]+)?(s/it|it/s)?`)
-	})
-	dictExpr = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
-	})
-	memoryExpr = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
-	})
+	iterExpr   = lazy(`\biter (\d+): loss [^,]+, time:? ([\d.]+) ?ms`)
+	barExpr    = lazy(`(\d+)/(\d+) \[[\d:]+<[\d:?]+, *([\d.]+)?(s/it|it/s)?`)
+	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
+	memoryExpr = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )
 
 // due reports whether the nth line of its kind is read.

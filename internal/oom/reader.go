@@ -279,18 +279,10 @@ var words = sync.OnceValue(func() lexicon {
 })
 
 var (
-	ansiExpr = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile("\x1b(?:\\[[0-9;:?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\-_])")
-	})
-	rankExpr = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`^(?:[\s>│|]|[\w.-]+: )*(?:\[(?:rank|default)(\d{1,5})\]:?|\[\d+,(\d{1,5})\]<std\w+>:|\([\w ]*rank=(\d{1,5}) pid=\d+\))`)
-	})
-	prefixExpr = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`^(?:\s*(?:\[(?:rank|default)\d+\]:?|[\w.-]+: \[rank\d+\]:|\[\d+,\d+\]<std\w+>:|\([\w ]+(?:rank=\d+ )?pid=\d+\)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*Z?|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]|(?:INFO|ERROR|WARNING|CRITICAL)\b[:\s]|[>│|]) ?)+`)
-	})
-	bufferExpr = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`empty_strided(?:_cuda)?\(\(([\d, ]+)\), \([\d, ]*\)(?:, device='\w+'[^,]*)?, (?:dtype=)?torch\.(\w+)`)
-	})
+	ansiExpr   = lazy("\x1b(?:\\[[0-9;:?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\-_])")
+	rankExpr   = lazy(`^(?:[\s>│|]|[\w.-]+: )*(?:\[(?:rank|default)(\d{1,5})\]:?|\[\d+,(\d{1,5})\]<std\w+>:|\([\w ]*rank=(\d{1,5}) pid=\d+\))`)
+	prefixExpr = lazy(`^(?:\s*(?:\[(?:rank|default)\d+\]:?|[\w.-]+: \[rank\d+\]:|\[\d+,\d+\]<std\w+>:|\([\w ]+(?:rank=\d+ )?pid=\d+\)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*Z?|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]|(?:INFO|ERROR|WARNING|CRITICAL)\b[:\s]|[>│|]) ?)+`)
+	bufferExpr = lazy(`empty_strided(?:_cuda)?\(\(([\d, ]+)\), \([\d, ]*\)(?:, device='\w+'[^,]*)?, (?:dtype=)?torch\.(\w+)`)
 )
 
 // piece handles one line, or one piece of a line that is too long.

@@ -1,19 +1,19 @@
 package oom
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 
+	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/units"
 )
 
 // Run is what a log says of the run before it failed.
 type Run struct {
 	Trainer    string            // nanogpt, huggingface, lightning, "" when the log does not tell
-	Settings   map[string]string // nanoGPT's settings as the log prints them, values as written
+	Settings   map[string]string // settings as the log prints them, values as Python prints them
 	ConfigFile string            // the config file nanoGPT says it read
+	File       []string          // its assignments, which nanoGPT prints whole
 	Command    string            // the command line, where the log echoes it
 	Tokens     int64             // "tokens per iteration will be"
 	Parameters int64             // parameters of the model; 123.59M prints as 123,590,000
@@ -26,6 +26,7 @@ type Run struct {
 	CUDA       string            // version PyTorch was built for
 	GPUName    string
 	Ranks      int // processes, where the log shows more than one
+	optimizing bool
 	Progress   Progress
 }
 
@@ -91,6 +92,7 @@ var notes = []note{
 	{"initializing a new model", `Initializing a new model from scratch`, func(r *Run, _ []string) { r.Settings["init_from"] = "scratch" }, false},
 	{"resuming training from", `Resuming training from (\S+)`, func(r *Run, m []string) { r.Settings["init_from"] = "resume"; r.Settings["out_dir"] = m[1] }, false},
 	{"initializing from openai", `Initializing from OpenAI GPT-2 weights: (\S+)`, set("init_from"), false},
+	{"using fused adamw", `using fused AdamW`, flag(func(r *Run) *bool { return &r.optimizing }), false},
 	{"compiling the model", `compiling the model`, flag(func(r *Run) *bool { return &r.Compiled }), false},
 	{"using slow attention", `using slow attention`, flag(func(r *Run) *bool { return &r.SlowAttn }), false},
 	{"cuda.amp.gradscaler", `GradScaler\(args\.*\)\W+is deprecated`, flag(func(r *Run) *bool { return &r.OldScaler }), false},
@@ -110,13 +112,11 @@ var notes = []note{
 	{"gpu 0: ", `GPU 0: ((?:NVIDIA|GeForce|Tesla|Quadro|AMD)[\w \-/.]+)`, func(r *Run, m []string) { r.GPUName = strings.TrimSpace(m[1]) }, false},
 	{"cuda:0 (", `CUDA:0 \(([^,)]+)`, func(r *Run, m []string) { r.GPUName = m[1] }, false},
 	{"train loss ", `step \d+: train loss`, func(r *Run, _ []string) { r.Trainer = "nanogpt"; r.Progress.Evals++ }, false},
-	{"train.py ", `(?:python[\d.]*|torchrun|accelerate launch|deepspeed)\b.*?\b\S*train\S*\.py( .*)?$`, func(r *Run, m []string) { r.command(m[0], m[1]) }, false},
+	{"train.py ", `(?m)(?:python[\d.]*|torchrun|accelerate launch|deepspeed)\b[^\n]*?\S*train\S*\.py( [^\n]*)?$`, func(r *Run, m []string) { r.command(m[0], m[1]) }, false},
 }
 
 // overrideExpr is a setting on a command line, as nanoGPT writes it (--key=value) or as argparse does (--key value).
-var overrideExpr = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`--([A-Za-z]\w*)(?:=|\s+)("[^"]*"|'[^']*'|[^\s-][^\s]*)`)
-})
+var overrideExpr = lazy(`--([A-Za-z]\w*)(?:=|\s+)("[^"]*"|'[^']*'|[^\s-][^\s]*)`)
 
 // command keeps an echoed command line and the settings on it; what the program printed itself stands above it.
 func (r *Run) command(line, args string) {
@@ -125,26 +125,77 @@ func (r *Run) command(line, args string) {
 		return
 	}
 	r.Command = strings.TrimSpace(line)
+	known := strings.Contains(line, " train.py ")
 	for _, m := range overrideExpr().FindAllStringSubmatch(args, 64) {
 		if _, seen := r.Settings[m[1]]; !seen {
 			r.Settings[m[1]] = strings.Trim(m[2], `"'`)
 		}
+		row, ok := config.Lookup(m[1])
+		known = known && ok && row.Commands&config.Train != 0
 	}
 	for _, word := range strings.Fields(args) {
 		if strings.HasSuffix(word, ".py") && !strings.HasPrefix(word, "--") && r.ConfigFile == "" {
 			r.ConfigFile = word
 		}
 	}
+	if known && r.Trainer == "" && strings.Contains(args, "--") {
+		r.Trainer = "nanogpt" // train.py, and every key is nanoGPT's
+	}
 }
 
 // assignExpr is a line of a config file, which nanoGPT prints whole when it reads one.
-var assignExpr = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^([a-z]\w*)\s*=\s*([^#=\n][^#\n]*?)\s*(?:#.*)?$`)
-})
+var assignExpr = lazy(`^([a-z]\w*)\s*=\s*([^#=\n][^#\n]*?)\s*(?:#.*)?$`)
 
-// assign reads one line of the printed config file; overrides, which come later, replace it.
+// assign reads one line of the printed config file.
 func (r *Run) assign(line string) {
-	if m := assignExpr().FindStringSubmatch(line); m != nil && len(r.Settings) < 256 {
-		r.Settings[m[1]] = m[2]
+	if m := assignExpr().FindStringSubmatch(strings.TrimSpace(line)); m != nil && len(r.File) < 256 {
+		r.File = append(r.File, m[1]+" = "+m[2])
 	}
+}
+
+// Setting is a setting's text: as printed, or else as the config file has it.
+func (r *Run) Setting(key string) string {
+	if v, ok := r.Settings[key]; ok {
+		return v
+	}
+	for i := len(r.File) - 1; i >= 0; i-- {
+		if k, v, _ := strings.Cut(r.File[i], " = "); k == key {
+			return v
+		}
+	}
+	return ""
+}
+
+// Config is the run's settings where the log shows them: nanoGPT's defaults, then the config file it printed, then
+// its overrides. Nil when the log is not nanoGPT's, or names a file whose contents it does not show.
+func (r *Run) Config() *config.Config {
+	if r.Trainer != "nanogpt" || r.ConfigFile != "" && len(r.File) == 0 {
+		return nil
+	}
+	cfg := config.Default()
+	r.Apply(&cfg)
+	return &cfg
+}
+
+// Apply puts what the log says of the settings into cfg. A key or a value that config does not know is passed over:
+// it belongs to a changed train.py.
+func (r *Run) Apply(cfg *config.Config) {
+	for _, line := range r.File {
+		if key, _, _ := strings.Cut(line, " = "); known(key) {
+			_ = cfg.Load("the log's config", []byte(line))
+		}
+	}
+	for key, text := range r.Settings {
+		if known(key) {
+			_ = cfg.SetLiteral(key, text)
+		}
+	}
+	if r.Trainer == "nanogpt" && !r.Compiled && r.Setting("compile") == "" && r.optimizing {
+		cfg.Compile = false // the optimizer was made, and no word of compiling followed
+	}
+}
+
+func known(key string) bool {
+	_, ok := config.Lookup(key)
+	return ok
 }

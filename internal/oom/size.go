@@ -2,7 +2,6 @@ package oom
 
 import (
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -33,12 +32,12 @@ var binary = map[string]float64{
 // absurd is more memory than any machine has: a message that prints it carries a wrapped or garbage number.
 const absurd = 1 << 50
 
-var sizeExpr = regexp.MustCompile(`^` + sizePattern + `$`)
+var sizeExpr = lazy(`^` + sizePattern + `$`)
 
 // parseSize reads a printed size. It refuses what cannot be a memory size, so that garbage stays absent.
 func parseSize(s string) (Size, bool) {
 	s = strings.TrimSpace(s)
-	if !sizeExpr.MatchString(s) {
+	if !sizeExpr().MatchString(s) {
 		return Size{}, false
 	}
 	cut := strings.LastIndexAny(s, "0123456789") + 1

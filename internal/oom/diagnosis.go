@@ -1,0 +1,111 @@
+package oom
+
+import (
+	"strconv"
+
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/torch"
+	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/units"
+)
+
+// Case is a log and what is known besides it.
+type Case struct {
+	Log     *Log
+	Config  *config.Config // the run's settings, nil when nobody knows them
+	Options torch.Options  // of the simulated run: the card, DDP, resuming
+}
+
+// Diagnosis is what a log's failure was, and why.
+type Diagnosis struct {
+	Failure *Failure
+	Run     *Run
+	Phase   Phase
+	Causes  []Finding // the likeliest first, never empty
+	Tensor  Tensor
+	Budget  Budget
+	Config  *config.Config // nil when the run's settings are not known
+	Doubts  []Doubt        // where the log contradicts the settings
+	Alloc   torch.AllocConf
+	Room    units.Bytes    // what PyTorch's allocator could have had; 0 unknown
+	Peak    *torch.Failure // the simulated run's own failure, nil where it does not fail or is not known
+}
+
+// Cause is the likeliest cause.
+func (d *Diagnosis) Cause() Cause { return d.Causes[0].Cause }
+
+// Doubt is a figure of the log that the settings do not give.
+type Doubt struct {
+	What          string // tokens, parameters
+	Log, Settings int64
+}
+
+// Diagnose explains the log's failure; nil when it holds none.
+func Diagnose(c Case) *Diagnosis {
+	f := c.Log.Failure()
+	if f == nil {
+		return nil
+	}
+	d := &Diagnosis{Failure: f, Run: &c.Log.Run, Phase: c.Log.Phase(), Budget: budget(f.Facts), Room: f.Facts.Room()}
+	if conf, err := torch.ParseAllocConf(d.Run.AllocConf); err == nil {
+		d.Alloc = conf
+	}
+	s := d.simulate(c)
+	d.Tensor = name(f, d.Phase, s, d.Run)
+	e := &evidence{Failure: f, run: d.Run, phase: d.Phase, budget: d.Budget, batch: batchSize(d.Run), limit: d.Room,
+		resuming: d.Run.Setting("init_from") == "resume" || c.Options.Resume}
+	if s != nil {
+		e.batch, e.static = s.cfg.BatchSize, s.static()
+		d.Peak = s.limited.Failure
+		d.Budget.Categories = s.limited.LedgerAtFailure().ByCategory()
+	}
+	d.Causes = e.findings()
+	return d
+}
+
+// simulate runs the settings, unless they are unknown or the log contradicts them.
+func (d *Diagnosis) simulate(c Case) *simulation {
+	if c.Config == nil || d.Failure.Kind == Host {
+		return nil
+	}
+	d.Config = c.Config
+	s, err := simulate(*c.Config, c.Options, d.Alloc, d.Room)
+	if err != nil {
+		return nil
+	}
+	d.Doubts = doubts(d.Run, c.Config, s.trace, max(c.Options.WorldSize, 1))
+	if len(d.Doubts) > 0 {
+		return nil
+	}
+	return s
+}
+
+// doubts compares what nanoGPT printed of its size with what the settings give.
+func doubts(r *Run, cfg *config.Config, tr *trace.Trace, world int) []Doubt {
+	var found []Doubt
+	tokens := int64(cfg.GradientAccumulationSteps) / int64(world) * int64(world) * int64(cfg.BatchSize) * int64(cfg.BlockSize)
+	if r.Tokens > 0 && r.Tokens != tokens {
+		found = append(found, Doubt{"tokens", r.Tokens, tokens})
+	}
+	// nanoGPT counts without the position embeddings, and prints hundredths of a million.
+	var params int64
+	for _, t := range tr.Tensors {
+		if t.Category == trace.Weight && t.Name != "transformer.wpe.weight" {
+			params += int64(t.Bytes) / t.DType.Size()
+		}
+	}
+	if diff := r.Parameters - params; r.Trainer == "nanogpt" && r.Parameters > 0 && (diff > 5001 || diff < -5001) {
+		found = append(found, Doubt{"parameters", r.Parameters, params})
+	}
+	return found
+}
+
+// batchSize is the batch that the log tells of, under the names of several trainers; 0 unknown.
+func batchSize(r *Run) int {
+	for _, key := range []string{"batch_size", "per_device_train_batch_size", "micro_batch_size", "train_batch_size", "per_gpu_train_batch_size", "batch", "bs", "train_micro_batch_size_per_gpu"} {
+		if n, err := strconv.Atoi(r.Setting(key)); err == nil && n > 0 {
+			return n
+		}
+	}
+	return 0
+}
