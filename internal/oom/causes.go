@@ -43,6 +43,8 @@ type evidence struct {
 	batch    int         // sequences or images at once, 0 unknown
 	static   units.Bytes // weights, gradients and optimizer as simulated, 0 unknown
 	limit    units.Bytes // what the allocator could have had, 0 unknown
+	fails    bool        // the simulated run fails too
+	here     bool        // and in the log's phase
 	budget   Budget
 	resuming bool
 }
@@ -74,9 +76,10 @@ type clue struct {
 // unused is memory that PyTorch holds without using it, which a request could have had if it were in one piece.
 func (e *evidence) unused() units.Bytes { return value(e.budget.Unused) }
 
-// roomy reports that the card had more free than was asked for, and no cap explains the refusal.
+// roomy reports that the card had clearly more free than was asked for, and no cap explains the refusal.
 func (e *evidence) roomy() bool {
-	return e.Facts.Tried != nil && e.Facts.Free != nil && e.Facts.Limit == nil && float64(*e.Facts.Free) > 1.02*float64(*e.Facts.Tried)
+	return e.Facts.Tried != nil && e.Facts.Free != nil && e.Facts.Limit == nil &&
+		*e.Facts.Free-*e.Facts.Tried > max(200*units.MiB, *e.Facts.Tried/10)
 }
 
 func (e *evidence) trained() bool { return e.run.Progress.Steps > 1 }
@@ -247,7 +250,7 @@ func evalAfterTraining(e *evidence) (int, i18n.Message) {
 	case e.phase != Eval:
 		return none()
 	case e.within(gatherExpr()):
-		return 76, i18n.M("evidence.eval_gathers")
+		return 80, i18n.M("evidence.eval_gathers")
 	case e.run.Trainer == "nanogpt" && e.run.Progress.Steps == 0:
 		return none() // nanoGPT evaluates before its first step, with the training batch
 	case e.trained():
@@ -278,6 +281,9 @@ func loadsCheckpoint(e *evidence) (int, i18n.Message) {
 func resumed(e *evidence) (int, i18n.Message) {
 	if !e.resuming || e.Kind == Host {
 		return none()
+	}
+	if e.static > 0 && !e.here {
+		return 94, i18n.M("evidence.resumed_early")
 	}
 	return 72, i18n.M("evidence.resumed")
 }
@@ -350,11 +356,14 @@ func activations(e *evidence) (int, i18n.Message) {
 	if e.static == 0 || e.limit == 0 || e.Kind != Device {
 		return none()
 	}
-	part := share(e.static, e.limit)
-	if part >= 0.6 {
+	text := i18n.M("evidence.activations", "static", e.static, "limit", e.limit)
+	switch {
+	case share(e.static, e.limit) >= 0.6 || !e.fails:
 		return none()
+	case e.trained():
+		return 55, text // it had fitted
 	}
-	return 90, i18n.M("evidence.activations", "static", e.static, "limit", e.limit)
+	return 90, text
 }
 
 func batchPerhaps(e *evidence) (int, i18n.Message) {
@@ -362,7 +371,7 @@ func batchPerhaps(e *evidence) (int, i18n.Message) {
 		return none()
 	}
 	weight := map[Phase]int{Forward: 60, Backward: 60, Eval: 55, Sample: 54, Optimizer: 40, Compile: 44, UnknownPhase: 46, Load: 12, Init: 14}[e.phase]
-	if e.batch == 1 {
+	if e.batch == 1 || e.static > 0 && !e.fails {
 		weight -= 30
 	}
 	if e.Kind == Library {
@@ -374,7 +383,11 @@ func batchPerhaps(e *evidence) (int, i18n.Message) {
 // sameCard: ranks that should each have a card of their own meet on one.
 func sameCard(e *evidence) (int, i18n.Message) {
 	if e.Facts.Rank != nil && e.Facts.GPU != nil && *e.Facts.Rank != *e.Facts.GPU && *e.Facts.GPU == 0 {
-		return 76, i18n.M("evidence.same_card", "rank", *e.Facts.Rank, "gpu", *e.Facts.GPU)
+		weight := 76
+		if len(e.Facts.Others) > 0 {
+			weight = 98 // the other ranks
+		}
+		return weight, i18n.M("evidence.same_card", "rank", *e.Facts.Rank, "gpu", *e.Facts.GPU)
 	}
 	if len(e.Facts.Others) >= 2 && e.Facts.GPU != nil && *e.Facts.GPU == 0 && e.run.Ranks > 1 {
 		return 64, i18n.M("evidence.ranks_on_card", "count", len(e.Facts.Others)+1, "gpu", 0)

@@ -57,6 +57,8 @@ func Diagnose(c Case) *Diagnosis {
 	if s != nil {
 		e.batch, e.static = s.cfg.BatchSize, s.static()
 		d.Peak = s.limited.Failure
+		e.fails = d.Peak != nil
+		e.here = e.fails && d.Phase.inPhase(d.Peak.Phase, d.Peak.Stage)
 		d.Budget.Categories = s.limited.LedgerAtFailure().ByCategory()
 	}
 	d.Causes = e.findings()
