@@ -95,34 +95,46 @@ type Outcome struct {
 
 // Try simulates a setup on a target.
 func Try(s Setup, t Target) (*Outcome, error) {
-	s.Options.Device = t.Device()
-	tr, err := torch.Build(s.Config, s.Options)
+	r, err := under(&s, t)
 	if err != nil {
 		return nil, err
 	}
-	free := torch.Simulate(tr, s.AllocConf, 0)
-	o := &Outcome{Setup: s, Trace: tr, Result: free, Fits: true, Seconds: seconds(s, tr, t)}
-	process := torch.ProcessMemory(free.Reserved(), s.Options.Device)
-	o.Context, o.Margin = process.Context, process.Margin
-	if t.Limit > 0 && process.Total()+process.Margin > t.Limit {
-		o.limited(t)
+	context := torch.ProcessMemory(0, s.Options.Device)
+	o := &Outcome{Setup: s, Trace: r.trace, Context: context.Context, Margin: context.Margin, Seconds: seconds(s, r.trace, t),
+		Fits: r.ok && r.Failure == nil, Failure: r.Failure, Result: r.Result}
+	if r.Retries > 0 || !o.Fits {
+		o.Result = torch.Simulate(r.trace, s.AllocConf, 0)
 	}
-	peak := free.Peak()
-	o.Peak = Peak{Phase: peak.Name, Allocated: peak.PeakAllocated, Reserved: free.Reserved(), Process: process.Total()}
+	peak := o.Result.Peak()
+	o.Peak = Peak{Phase: peak.Name, Allocated: peak.PeakAllocated, Reserved: o.Result.Reserved(),
+		Process: torch.ProcessMemory(o.Result.Reserved(), s.Options.Device).Total()}
+	o.Tight = o.Fits && t.Limit > 0 && o.Peak.Process+o.Margin > t.Limit
 	return o, nil
 }
 
-// limited repeats the simulation under the limit: cached memory that is given back in time may still make it fit.
-func (o *Outcome) limited(t Target) {
-	room := t.Limit - o.Context - o.Margin
-	if room <= 0 {
-		o.Fits = false
-		return
+// run is a simulation under a target's limit.
+type run struct {
+	torch.Result
+	trace *trace.Trace
+	ok    bool // the limit leaves room beside the context at all
+}
+
+// under simulates a setup with what the target leaves the allocator. Where nothing fails and nothing is retried,
+// the limit was never felt, and the result is that of a card without one.
+func under(s *Setup, t Target) (run, error) {
+	s.Options.Device = t.Device()
+	tr, err := torch.Build(s.Config, s.Options)
+	if err != nil {
+		return run{}, err
 	}
-	r := torch.Simulate(o.Trace, o.Setup.AllocConf, room)
-	o.Failure = r.Failure
-	o.Fits = r.Failure == nil
-	o.Tight = o.Fits
+	var room units.Bytes
+	if t.Limit > 0 {
+		context := torch.ProcessMemory(0, s.Options.Device)
+		if room = t.Limit - context.Context - context.Margin; room <= 0 {
+			return run{trace: tr}, nil
+		}
+	}
+	return run{torch.Simulate(tr, s.AllocConf, room), tr, true}, nil
 }
 
 // TokensPerSecond is the estimated speed.

@@ -70,25 +70,49 @@ type search struct {
 	err    error
 }
 
-// try simulates the base with changes and records it as a suggestion when keep says so.
-func (s *search) try(sg Suggestion, change func(*Setup), keep func(*Outcome) bool) *Outcome {
-	setup := s.base.Setup
-	for key, v := range sg.Changes {
+// with is the base with changes; ok is false where the settings then do not go together.
+func (s *search) with(changes map[string]any) (setup Setup, ok bool) {
+	setup = s.base.Setup
+	for key, v := range changes {
 		if err := setup.Config.Set(key, v); err != nil {
 			s.err = err
-			return nil
+			return setup, false
 		}
+	}
+	return setup, setup.Config.Check() == nil
+}
+
+// fits says whether the base with changes fits comfortably, mostly at the price of one simulation that stops where it fails.
+func (s *search) fits(changes map[string]any) bool {
+	setup, ok := s.with(changes)
+	if !ok {
+		return false
+	}
+	r, err := under(&setup, s.target)
+	if err != nil {
+		s.err = err
+		return false
+	}
+	if !r.ok || r.Failure != nil || r.Retries == 0 {
+		return r.ok && r.Failure == nil
+	}
+	o, err := Try(setup, s.target)
+	return err == nil && comfortably(o)
+}
+
+// try simulates the base with changes and records it as a suggestion when keep says so.
+func (s *search) try(sg Suggestion, change func(*Setup), keep func(*Outcome) bool) {
+	setup, ok := s.with(sg.Changes)
+	if !ok {
+		return
 	}
 	if change != nil {
 		change(&setup)
 	}
-	if setup.Config.Check() != nil {
-		return nil
-	}
 	o, err := Try(setup, s.target)
 	if err != nil {
 		s.err = err
-		return nil
+		return
 	}
 	if keep(o) {
 		sg.Outcome = o
@@ -96,13 +120,10 @@ func (s *search) try(sg Suggestion, change func(*Setup), keep func(*Outcome) boo
 		sg.RelativeSpeed = o.TokensPerSecond() / s.base.TokensPerSecond()
 		s.found = append(s.found, sg)
 	}
-	return o
 }
 
 // comfortably is the standard for a suggestion: it fits without allocation retries.
 func comfortably(o *Outcome) bool { return o.Fits && !o.Tight }
-
-func never(*Outcome) bool { return false }
 
 // sizes are the values of one setting that are worth a try, falling: at(0) is the largest.
 type sizes struct {
@@ -176,10 +197,7 @@ func (s *search) split(batch int) map[string]any {
 
 // largest finds the first of values (falling) that fits: memory falls with them, so by halving. -1 is none.
 func (s *search) largest(values sizes, changes func(int) map[string]any) int {
-	i := sort.Search(values.n, func(i int) bool {
-		o := s.try(Suggestion{Changes: changes(values.at(i))}, nil, never)
-		return o != nil && comfortably(o)
-	})
+	i := sort.Search(values.n, func(i int) bool { return s.fits(changes(values.at(i))) })
 	if i == values.n {
 		return -1
 	}
