@@ -84,7 +84,7 @@ func TestAccuracy(t *testing.T) {
 	var rows strings.Builder
 	for _, run := range measuredRuns(t) {
 		cfg, opt, conf, _ := run.settings(t)
-		if cfg.Compile || opt.DDP {
+		if opt.DDP {
 			continue
 		}
 		tr, err := Build(cfg, opt)

@@ -6,12 +6,12 @@ import "github.com/snugml/snug/internal/trace"
 // cast to float32, and becomes the parameter's gradient or is added to it.
 type backward struct {
 	*forward
-	y ref // the targets, which the graph holds
-	x ref // the tokens
+	x, y ref // tokens and targets, which the graph holds
 }
 
-// run goes from the gradient of the loss to the embeddings.
-func (g *backward) run(dloss ref) {
+// backward goes from the gradient of the loss to the embeddings.
+func (f *forward) backward(x, y, dloss ref) {
+	g := &backward{f, x, y}
 	dlogits := g.crossEntropy(dloss)
 	dlnf := g.lmHead(dlogits)
 	dx := g.at(sDX) // the gradient of the residual stream: blocks add to it in place
@@ -152,16 +152,7 @@ func (g *backward) finishGrad(p *param, d ref) {
 		g.free(d)
 		d = fresh
 	}
-	g.addGrad(p, d)
-}
-
-// addGrad gives a parameter its gradient: the first is kept, later ones are added to it and freed.
-func (g *backward) addGrad(p *param, d ref) {
-	if p.gradNow == nothing {
-		p.gradNow = d
-	} else {
-		g.free(d)
-	}
+	p.add(g.builder, d)
 }
 
 // freshGrad is a parameter's gradient before it is added.
@@ -181,7 +172,7 @@ func (g *backward) normGrads(n norm) []freshGrad {
 
 func (g *backward) accumulate(grads []freshGrad) {
 	for _, f := range grads {
-		g.addGrad(f.p, f.d)
+		f.p.add(g.builder, f.d)
 	}
 }
 
@@ -207,15 +198,15 @@ func (g *backward) embeddings(dx ref) {
 	sum := g.at(sDPosEmb)
 	d := g.kernels.embeddingGrad(g.activations, g.gpt.wpe, g.T)
 	g.free(sum, g.emb.pos)
-	g.addGrad(g.gpt.wpe, d)
+	g.gpt.wpe.add(g.builder, d)
 	d = g.kernels.embeddingGrad(g.activations, g.gpt.wte, g.N())
 	if g.full() { // lm_head's part is a transposed view, so the sum is a tensor of its own
 		g.free(dx, g.x)
 		sum := g.birth(g.gpt.wte.grad)
 		g.free(g.tied, d)
-		g.addGrad(g.gpt.wte, sum)
+		g.gpt.wte.add(g.builder, sum)
 		return
 	}
 	g.free(dx, g.x, d)
-	g.addGrad(g.gpt.wte, g.tied)
+	g.gpt.wte.add(g.builder, g.tied)
 }

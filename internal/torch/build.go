@@ -45,6 +45,9 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 		e.eval = newActivations(b, dEval, m.NLayer)
 		e.evalIn = inputs(b, dEval)
 	}
+	if cfg.Compile {
+		e.compile(m)
+	}
 	if opt.Resume {
 		b.phase("resume")
 		e.load()

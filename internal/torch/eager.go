@@ -8,24 +8,56 @@ import (
 // eager is nanoGPT's train.py without torch.compile.
 type eager struct {
 	*builder
-	cfg     config.Config
-	gpt     *model
-	kernels *kernels
-	train   *activations
-	eval    *activations
-	passes  passes
-	x, y    ref // the batch that the loop has fetched
-	batch   [2]ref
-	evalIn  [2]ref
-	bestVal ref  // a resumed checkpoint's, until the first evaluation replaces it
-	ddp     *ddp // nil without DDP
-	logits  ref  // what the loop's variables hold
-	loss    ref
-	scale   []ref
+	cfg      config.Config
+	gpt      *model
+	kernels  *kernels
+	train    *activations
+	eval     *activations
+	passes   passes
+	x, y     ref // the batch that the loop has fetched
+	batch    [2]ref
+	evalIn   [2]ref
+	bestVal  ref            // a resumed checkpoint's, until the first evaluation replaces it
+	compiled []compiledPass // evaluation's and training's; nil in eager mode
+	ddp      *ddp           // nil without DDP
+	logits   ref            // what the loop's variables hold
+	loss     ref
+	scale    []ref
 }
 
 // passes says how often a trace repeats what repeats: evaluation batches, micro-steps of a step, later steps.
 type passes struct{ eval, micro, steps int }
+
+// pass is one forward of the model; in training, also its backward.
+type pass interface {
+	forward() (logits, loss ref) // logits and loss are the caller's to free
+	leave()                      // the end of autocast's block
+	backward(x, y, dloss ref)    // frees the batch and the loss's gradient
+}
+
+func (e *eager) pass(train bool) pass {
+	switch {
+	case e.compiled == nil && train:
+		return &forward{activations: e.train, gpt: e.gpt, kernels: e.kernels, train: true, dropout: e.cfg.Dropout > 0}
+	case e.compiled == nil:
+		return &forward{activations: e.eval, gpt: e.gpt, kernels: e.kernels}
+	case train:
+		return &e.compiled[1]
+	}
+	return &e.compiled[0]
+}
+
+// compile writes the graphs of evaluation and of training.
+func (e *eager) compile(m config.Model) {
+	for i, a := range []*activations{e.eval, e.train} {
+		c := &compiler{graph: newGraph(e.builder, e.kernels), dims: a.dims, model: m, gpt: e.gpt, train: i == 1, dropout: e.cfg.Dropout > 0}
+		p := compiledPass{f: c.forward(), b: e.builder}
+		if c.train {
+			p.g = p.f.backward()
+		}
+		e.compiled = append(e.compiled, p)
+	}
+}
 
 // getBatch is get_batch: tokens and targets on the GPU.
 func (e *eager) getBatch(in [2]ref) (x, y ref) { return e.birth(in[0]), e.birth(in[1]) }
@@ -59,11 +91,11 @@ func (e *eager) estimateLoss() {
 		nx, ny := e.getBatch(e.evalIn)
 		e.free(x, y)
 		x, y = nx, ny
-		f := &forward{activations: e.eval, gpt: e.gpt, kernels: e.kernels}
-		f.run()
+		f := e.pass(false)
+		newLogits, newLoss := f.forward()
 		e.free(logits, loss)
-		logits, loss = f.logits, f.loss
-		f.clearCasts()
+		logits, loss = newLogits, newLoss
+		f.leave()
 	}
 	e.free(x, y, logits, loss)
 	if e.bestVal != nothing {
@@ -78,14 +110,14 @@ func (e *eager) step() {
 	for range e.passes.micro {
 		e.stage("forward")
 		e.ddp.forward(e)
-		f := &forward{activations: e.train, gpt: e.gpt, kernels: e.kernels, train: true, dropout: e.cfg.Dropout > 0}
-		f.run()
+		f := e.pass(true)
+		logits, loss := f.forward()
 		e.free(e.logits, e.loss)
-		e.logits = f.logits
+		e.logits = logits
 		e.loss = e.train.at(sLossScaled)
-		e.free(f.loss)
-		f.clearCasts()
-		g := &backward{forward: f, x: e.x, y: e.y}
+		e.free(loss)
+		f.leave()
+		x, y := e.x, e.y
 		e.x, e.y = e.getBatch(e.batch)
 		e.stage("backward")
 		scaled := nothing
@@ -100,7 +132,7 @@ func (e *eager) step() {
 			e.free(d)
 			d = d2
 		}
-		g.run(d)
+		f.backward(x, y, d)
 		e.free(ones, scaled)
 	}
 	e.stage("optimizer")

@@ -35,8 +35,8 @@ type savedLayer struct {
 	ln2Half, fc, gelu      ref
 }
 
-// run appends the pass to the trace.
-func (f *forward) run() {
+// forward appends the pass to the trace. Logits and loss are the caller's to free.
+func (f *forward) forward() (logits, loss ref) {
 	f.layers = make([]savedLayer, len(f.gpt.layers))
 	f.emb = saved{pos: f.at(sPos), mask: nothing}
 	tok, pos := f.at(sTokEmb), f.at(sPosEmb)
@@ -51,6 +51,7 @@ func (f *forward) run() {
 		x = f.block(i, x)
 	}
 	f.head(x, tok, pos)
+	return f.logits, f.loss
 }
 
 // block is one layer: x = x + attn(ln_1(x)); x = x + mlp(ln_2(x)).
@@ -168,8 +169,8 @@ func (f *forward) head(x, tok, pos ref) {
 	}
 }
 
-// clearCasts empties autocast's cache; what backward still needs of it lives on in the graph.
-func (f *forward) clearCasts() {
+// leave is autocast's exit: its cache is emptied; what backward still needs of it lives on in the graph.
+func (f *forward) leave() {
 	if !f.train {
 		for _, p := range f.casts {
 			f.free(p.cast)

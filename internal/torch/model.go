@@ -101,3 +101,12 @@ func (g *model) groups(f func(*param)) {
 		}
 	}
 }
+
+// add gives the parameter its gradient: the first is kept, later ones are added to it and freed.
+func (p *param) add(b *builder, d ref) {
+	if p.gradNow == nothing {
+		p.gradNow = d
+	} else {
+		b.free(d)
+	}
+}

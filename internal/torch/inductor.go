@@ -1,0 +1,277 @@
+package torch
+
+import (
+	"slices"
+
+	"github.com/snugml/snug/internal/trace"
+)
+
+// graph is a program as Inductor generates it: kernels in order over buffers. Inductor decides at compile time which
+// buffer takes over the memory of which; plan does the same (torch/_inductor/codegen/wrapper.py).
+type graph struct {
+	b       *builder
+	kernels *kernels
+	bufs    []gbuf
+	nodes   []gnode
+	steps   []gstep // what one run does to memory
+	live    []ref   // per storage, during a run
+	tuned   map[string]bool
+}
+
+// gid numbers a graph's buffers.
+type gid int32
+
+const noBuf = gid(-1)
+
+// gbuf is a buffer of a graph.
+type gbuf struct {
+	tensor  trace.Tensor
+	ref     ref  // defined in the trace at first birth
+	input   bool // came in from another graph, and dies at its last use
+	output  bool // outlives the run
+	library bool // a library allocated it: no buffer's memory is given to it, but its own may be given on
+	storage gid  // the buffer whose memory it lives in
+	last    int  // the last node that reads it
+}
+
+// gnode is one kernel: it writes outs and reads ins. An out may take over the memory of an in that dies here.
+type gnode struct {
+	name    string // of a Triton kernel, which is timed at its first run; "" for a library's
+	outs    []gid
+	ins     []gid
+	onto    []gid // ins whose memory an out may take over, in order of preference
+	blas    blasKind
+	scratch []trace.Tensor // alive only during the node
+}
+
+type blasKind uint8
+
+const (
+	noBlas blasKind = iota
+	forwardBlas
+	forwardBlasLt
+	backwardBlas
+)
+
+// gstep is one step of a run.
+type gstep struct {
+	kind gstepKind
+	buf  gid // whose storage is born or dies
+	node int
+}
+
+type gstepKind uint8
+
+const (
+	gAlloc gstepKind = iota
+	gRun
+	gFree
+	gSkip // a free whose memory was given on
+)
+
+func newGraph(b *builder, k *kernels) *graph {
+	return &graph{b: b, kernels: k, tuned: map[string]bool{}}
+}
+
+// buf adds a buffer.
+func (g *graph) buf(t trace.Tensor) gid {
+	g.bufs = append(g.bufs, gbuf{tensor: t, ref: nothing, storage: gid(len(g.bufs)), last: -1})
+	return gid(len(g.bufs) - 1)
+}
+
+// in adds a buffer that another graph made.
+func (g *graph) in(t trace.Tensor) gid {
+	id := g.buf(t)
+	g.bufs[id].input = true
+	return id
+}
+
+// keep marks outputs.
+func (g *graph) keep(ids ...gid) {
+	for _, id := range ids {
+		if id != noBuf {
+			g.bufs[id].output = true
+		}
+	}
+}
+
+// add appends a node.
+func (g *graph) add(n gnode) {
+	for _, id := range n.outs {
+		g.bufs[id].last = len(g.nodes)
+	}
+	for _, id := range n.ins {
+		if id != noBuf {
+			g.bufs[id].last = len(g.nodes)
+		}
+	}
+	g.nodes = append(g.nodes, n)
+}
+
+// reuseKey is what two buffers must share for one to take over the other's memory.
+type reuseKey struct {
+	dtype trace.DType
+	bytes int64
+}
+
+func (g *graph) key(id gid) reuseKey {
+	t := &g.bufs[id].tensor
+	return reuseKey{t.DType, int64(t.Bytes)}
+}
+
+// freed is a buffer whose memory waits to be taken over.
+type freed struct {
+	buf  gid
+	node int
+	step int
+}
+
+// plan turns nodes into steps. A dead buffer's memory goes to the next buffer of its type and size, the latest dead
+// first, where waiting for that does not raise the estimated peak.
+func (g *graph) plan() {
+	memory := g.estimate()
+	peak := slices.Max(memory)
+	pool := map[reuseKey][]freed{}
+	for n := range g.nodes {
+		node := &g.nodes[n]
+		taken := map[gid]bool{}
+		for _, out := range node.outs {
+			b := &g.bufs[out]
+			if b.library {
+				g.steps = append(g.steps, gstep{gAlloc, out, n})
+				continue
+			}
+			if in := g.onto(node, n, out, taken); in != noBuf {
+				b.storage = g.bufs[in].storage
+				taken[in] = true
+				continue
+			}
+			k := g.key(out)
+			if waiting := pool[k]; len(waiting) > 0 {
+				f := waiting[len(waiting)-1]
+				if f.node+1 == n || k.bytes+slices.Max(memory[f.node+1:n]) <= peak {
+					pool[k] = waiting[:len(waiting)-1]
+					for i := f.node + 1; i < n; i++ {
+						memory[i] += k.bytes
+					}
+					b.storage = g.bufs[f.buf].storage
+					g.steps[f.step].kind = gSkip
+					continue
+				}
+			}
+			g.steps = append(g.steps, gstep{gAlloc, out, n})
+		}
+		g.steps = append(g.steps, gstep{gRun, noBuf, n})
+		g.bury(n, taken, pool)
+	}
+	g.live = make([]ref, len(g.bufs))
+}
+
+// onto finds the input that out may take over in place: it dies here and has out's type and size.
+func (g *graph) onto(node *gnode, n int, out gid, taken map[gid]bool) gid {
+	for _, in := range node.onto {
+		b := &g.bufs[in]
+		if b.last == n && !b.output && !taken[in] && g.key(in) == g.key(out) {
+			return in
+		}
+	}
+	return noBuf
+}
+
+// bury frees what node n was the last to use.
+func (g *graph) bury(n int, taken map[gid]bool, pool map[reuseKey][]freed) {
+	node := &g.nodes[n]
+	for _, ids := range [2][]gid{node.outs, node.ins} {
+		for _, id := range ids {
+			if id == noBuf {
+				continue
+			}
+			b := &g.bufs[id]
+			if b.last != n || b.output || taken[id] {
+				continue
+			}
+			taken[id] = true
+			if !b.input {
+				k := g.key(id)
+				pool[k] = append(pool[k], freed{id, n, len(g.steps)})
+			}
+			g.steps = append(g.steps, gstep{gFree, id, n})
+		}
+	}
+}
+
+// estimate is the memory at each node if every buffer lived exactly from its birth to its last use.
+func (g *graph) estimate() []int64 {
+	memory := make([]int64, len(g.nodes)+1)
+	born := make([]int, len(g.bufs))
+	for n := range g.nodes {
+		for _, out := range g.nodes[n].outs {
+			born[out] = n
+		}
+	}
+	for id := range g.bufs {
+		b := &g.bufs[id]
+		memory[born[id]] += int64(b.tensor.Bytes)
+		if !b.output && b.last+1 < len(memory) {
+			memory[b.last+1] -= int64(b.tensor.Bytes)
+		}
+	}
+	for n := 1; n < len(memory); n++ {
+		memory[n] += memory[n-1]
+	}
+	return memory[:len(g.nodes)]
+}
+
+// run appends one run to the trace. The graph's inputs must have been given with give.
+func (g *graph) run() {
+	for _, s := range g.steps {
+		switch s.kind {
+		case gAlloc:
+			g.birth(s.buf)
+		case gRun:
+			g.execute(&g.nodes[s.node])
+		case gFree:
+			g.b.free(g.live[g.bufs[s.buf].storage])
+		}
+	}
+}
+
+func (g *graph) birth(id gid) {
+	b := &g.bufs[id]
+	if b.ref == nothing {
+		b.ref = g.b.define(b.tensor)
+	}
+	g.live[id] = g.b.birth(b.ref)
+}
+
+// execute is one kernel: a library's workspace, or at a Triton kernel's first run its timing, for which Inductor writes
+// over a buffer as large as the L2 cache (torch/_inductor/runtime/benchmarking.py).
+func (g *graph) execute(n *gnode) {
+	switch n.blas {
+	case forwardBlas:
+		g.kernels.blas(g.b, false)
+	case forwardBlasLt:
+		g.kernels.blas(g.b, true)
+	case backwardBlas:
+		g.kernels.blasBackward(g.b)
+	}
+	var temps []ref
+	for _, t := range n.scratch {
+		temps = append(temps, g.kernels.scratch(g.b, t.Name, int(t.Bytes)))
+	}
+	for i := len(temps) - 1; i >= 0; i-- {
+		g.b.free(temps[i])
+	}
+	if n.name != "" && !g.tuned[n.name] {
+		g.tuned[n.name] = true
+		if l2 := int(g.kernels.dev.L2); l2 > 0 {
+			g.b.free(g.kernels.scratch(g.b, "inductor.l2_flush", l2))
+		}
+	}
+}
+
+// give hands a live tensor to the graph as its input.
+func (g *graph) give(id gid, r ref) { g.live[id] = r }
+
+// take is the live tensor that a run left as output id.
+func (g *graph) take(id gid) ref { return g.live[g.bufs[id].storage] }
