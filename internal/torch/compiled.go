@@ -111,11 +111,7 @@ func (f *compiledForward) embed() *stream {
 // norm is a layernorm fused with the additions before it. It writes its output in half precision; in training also the
 // normalized value and a scale for backward; and the stream itself, once that is made of too many parts.
 func (f *compiledForward) norm(layer int, name string, s *stream, last bool) compiledNorm {
-	node := gnode{name: name}
-	if layer > 0 {
-		node.name = fmt.Sprintf("%s %d parts", name, len(s.parts))
-	}
-	node.ins = append(node.ins, s.parts...)
+	node := gnode{ins: append([]gid(nil), s.parts...)}
 	if s.base != noBuf {
 		node.ins = append(node.ins, s.base)
 	}
@@ -262,10 +258,10 @@ func (f *compiledForward) head(s *stream) {
 	f.add(gnode{outs: []gid{f.logits}, ins: []gid{f.lnf.half, w}, blas: forwardBlas})
 	f.amax = f.kept(-1, "cross_entropy.amax", trace.Float32, f.B, f.T)
 	f.logsum = f.kept(-1, "cross_entropy.logsum", trace.Float32, f.B, f.T)
-	f.add(gnode{name: "softmax", outs: []gid{f.amax, f.logsum}, ins: []gid{f.logits}})
+	f.add(gnode{outs: []gid{f.amax, f.logsum}, ins: []gid{f.logits}})
 	f.loss = f.buf(tensor("loss", trace.Activation, trace.Float32))
 	f.keep(f.loss)
-	node := gnode{name: "nll_loss", outs: []gid{f.loss}, ins: []gid{f.logits, f.amax, f.logsum}}
+	node := gnode{outs: []gid{f.loss}, ins: []gid{f.logits, f.amax, f.logsum}}
 	f.weight = noBuf
 	if f.train {
 		f.weight = f.kept(-1, "cross_entropy.total_weight", trace.Float32)

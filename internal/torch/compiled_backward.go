@@ -72,8 +72,8 @@ func (g *compiledBackward) head() residual {
 	f, wte := g.f, g.gpt.wte
 	g.dlogits = g.temp("logits.grad", g.half, g.B, g.T, g.V)
 	g.add(gnode{
-		name: "log_softmax backward", outs: []gid{g.dlogits},
-		ins: []gid{g.y, g.input(f.amax), g.input(f.logsum), g.input(f.weight)},
+		outs: []gid{g.dlogits},
+		ins:  []gid{g.y, g.input(f.amax), g.input(f.logsum), g.input(f.weight)},
 	})
 	lnf := g.input(f.lnf.half)
 	dlogits, w := g.dlogits, g.input(f.wte)
@@ -93,7 +93,7 @@ func (g *compiledBackward) head() residual {
 	dh := g.temp("ln_f.grad", g.half, g.B, g.T, g.C)
 	g.add(gnode{outs: []gid{dh}, ins: []gid{dlogits, w}, blas: backwardBlas})
 	mask := g.input(f.layers[len(f.layers)-1].fpMask)
-	return g.norm("ln_f", g.gpt.lnf, f.lnf, dh, residual{noBuf, noBuf}, mask)
+	return g.norm(g.gpt.lnf, f.lnf, dh, residual{noBuf, noBuf}, mask)
 }
 
 // mixedOrder says whether Inductor sums a layernorm's weight gradient in the kernel that makes its input's, into a
@@ -109,17 +109,16 @@ const mixedOrderRows = 16
 const splitRows = 128
 
 // norm is the backward of a layernorm, with the gradient of the branch before it.
-func (g *compiledBackward) norm(name string, n norm, s compiledNorm, dy gid, dx residual, mask gid) residual {
+func (g *compiledBackward) norm(n norm, s compiledNorm, dy gid, dx residual, mask gid) residual {
 	ins := []gid{dy, g.input(s.xhat), g.input(s.scale), mask}
 	if dx.full != noBuf {
 		ins = append(ins, dx.full)
 	}
 	out := residual{full: g.temp("x.grad", trace.Float32, g.B, g.T, g.C)}
 	out.branch = out.full
-	node := gnode{name: name + " backward", outs: []gid{out.full}, ins: ins}
+	node := gnode{outs: []gid{out.full}, ins: ins}
 	if dx.full != noBuf {
 		node.onto = []gid{dx.full}
-		node.name = "ln backward"
 	}
 	g.normGrads(&node, n, &out, s, dy, mask != noBuf)
 	return out
@@ -154,7 +153,7 @@ func (g *compiledBackward) normGrads(node *gnode, n norm, out *residual, s compi
 		node.outs = append(node.outs, branch)
 	}
 	g.add(*node)
-	sums := gnode{name: "ln sums", ins: []gid{dy, g.input(s.xhat)}}
+	sums := gnode{ins: []gid{dy, g.input(s.xhat)}}
 	var parts []gid
 	for range params {
 		parts = append(parts, g.temp("layernorm.grad.partial", trace.Float32, g.C, ceilDiv(g.N(), splitRows)))
@@ -162,7 +161,7 @@ func (g *compiledBackward) normGrads(node *gnode, n norm, out *residual, s compi
 	sums.outs = parts
 	g.add(sums)
 	for i, p := range params {
-		g.add(gnode{name: "ln sum", outs: []gid{g.grad(p)}, ins: []gid{parts[i]}})
+		g.add(gnode{outs: []gid{g.grad(p)}, ins: []gid{parts[i]}})
 	}
 }
 
@@ -185,8 +184,8 @@ func (g *compiledBackward) linear(l linear, dy, x, w gid, dxName string, cols in
 		g.add(input)
 		g.add(weight)
 		part := g.temp("bias.grad.partial", trace.Float32, shape[0], ceilDiv(g.N(), splitRows))
-		g.add(gnode{name: fmt.Sprintf("bias sums %d", shape[0]), outs: []gid{part}, ins: []gid{dy}})
-		g.add(gnode{name: fmt.Sprintf("bias sum %d", shape[0]), outs: []gid{g.grad(l.bias)}, ins: []gid{part}})
+		g.add(gnode{outs: []gid{part}, ins: []gid{dy}})
+		g.add(gnode{outs: []gid{g.grad(l.bias)}, ins: []gid{part}})
 	}
 	if !g.half32() {
 		g.add(gnode{name: fmt.Sprintf("cast grad %dx%d", shape[0], shape[1]), outs: []gid{g.grad(l.weight)}, ins: []gid{dW}})
@@ -200,7 +199,7 @@ func (g *compiledBackward) mlp(i int, dx residual) residual {
 	dfc := g.temp("mlp.c_fc.grad", g.half, g.B, g.T, 4*g.C)
 	g.add(gnode{name: "gelu backward", outs: []gid{dfc}, ins: []gid{dgelu, g.input(s.fc)}, onto: []gid{dgelu}})
 	dln := g.linear(l.fc, dfc, g.input(s.ln2.half), g.input(s.fcW), "ln_2.grad", g.C)
-	return g.norm("ln_2", l.ln2, s.ln2, dln, dx, g.input(s.projMask))
+	return g.norm(l.ln2, s.ln2, dln, dx, g.input(s.projMask))
 }
 
 func (g *compiledBackward) attention(i int, dx residual) residual {
@@ -210,7 +209,7 @@ func (g *compiledBackward) attention(i int, dx residual) residual {
 	dqkv := g.attend(s, datt)
 	dln := g.linear(l.attn, dqkv, g.input(s.ln1.half), g.input(s.attn), "ln_1.grad", g.C)
 	if i > 0 {
-		return g.norm("ln_1", l.ln1, s.ln1, dln, dx, g.input(g.f.layers[i-1].fpMask))
+		return g.norm(l.ln1, s.ln1, dln, dx, g.input(g.f.layers[i-1].fpMask))
 	}
 	return g.firstNorm(l.ln1, dln, dx)
 }
@@ -254,7 +253,7 @@ func (g *compiledBackward) firstNorm(n norm, dy gid, dx residual) residual {
 	f := g.f
 	ins := []gid{dy, dx.full, g.input(f.tokEmb), g.input(f.posEmb), g.input(f.mean), g.input(f.rstd), g.input(f.embMask), g.x, emb}
 	out := residual{full: g.temp("x.grad", trace.Float32, g.B, g.T, g.C)}
-	node := gnode{name: "first ln backward", outs: []gid{out.full}, ins: ins, onto: []gid{dx.full}}
+	node := gnode{outs: []gid{out.full}, ins: ins, onto: []gid{dx.full}}
 	params := []*param{n.weight}
 	if n.bias != nil {
 		params = append(params, n.bias)

@@ -244,7 +244,7 @@ func (g *graph) birth(id gid) {
 	g.live[id] = g.b.birth(b.ref)
 }
 
-// execute is one kernel: a library's workspace, or at a Triton kernel's first run its timing, for which Inductor writes
+// execute is one kernel: a library's workspace, or at a pointwise kernel's first run its timing, for which Inductor writes
 // over a buffer as large as the L2 cache (torch/_inductor/runtime/benchmarking.py).
 func (g *graph) execute(n *gnode) {
 	switch n.blas {
