@@ -14,8 +14,10 @@ const nothing = ref(-1)
 // the trace, unless that is still alive: then the trace holds both under one name.
 type builder struct {
 	tr    *trace.Trace
-	more  []int32 // per tensor: another tensor of the same name, or none
-	alive []bool  // per tensor
+	more  []int32     // per tensor: another tensor of the same name, or none
+	alive []bool      // per tensor
+	now   units.Bytes // what is alive
+	most  units.Bytes // and the most that ever was
 }
 
 func newBuilder() *builder { return &builder{tr: &trace.Trace{}} }
@@ -49,6 +51,8 @@ func (b *builder) birth(r ref) ref {
 		r = ref(b.more[r])
 	}
 	b.alive[r] = true
+	b.now += b.tr.Tensors[r].Bytes
+	b.most = max(b.most, b.now)
 	b.event(trace.Event{Tensor: int32(r)})
 	return r
 }
@@ -63,6 +67,7 @@ func (b *builder) free(refs ...ref) {
 			panic("torch: " + b.tr.Tensors[r].Name + " freed twice")
 		}
 		b.alive[r] = false
+		b.now -= b.tr.Tensors[r].Bytes
 		b.event(trace.Event{Tensor: int32(r), Free: true})
 	}
 }

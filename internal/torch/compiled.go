@@ -244,12 +244,29 @@ func (d dims) padV() int {
 	return ceilDiv(d.V, n) * n
 }
 
+// measurePadding is Inductor's timing of lm_head's matmul while it compiles, to decide on padding: operands and result
+// are real tensors, and the L2 cache is flushed.
+func (f *compiledForward) measurePadding() {
+	k, b := f.kernels, f.b
+	size := int(f.half.Size())
+	x, w := k.scratch(b, "pad_mm.mat1", f.N()*f.C*size), k.scratch(b, "pad_mm.mat2", f.V*f.C*size)
+	out := k.scratch(b, "pad_mm.out", f.N()*f.V*size)
+	k.blas(b, false)
+	b.free(out)
+	if k.dev.L2 > 0 {
+		b.free(k.scratch(b, "inductor.l2_flush", int(k.dev.L2)))
+	}
+	b.free(k.scratch(b, "pad_mm.out (padded)", f.N()*f.padV()*size), x, w)
+}
+
+func (d dims) padded() bool { return d.padV() != d.V }
+
 // head is ln_f, lm_head and the loss.
 func (f *compiledForward) head(s *stream) {
 	f.lnf = f.norm(-1, "ln_f", s, true)
 	f.wte = f.cast(-1, "transformer.wte.weight", f.V, f.C)
 	w := f.wte
-	if f.padV() != f.V {
+	if f.padded() {
 		w = f.temp("transformer.wte.weight (padded)", f.half, f.padV(), f.C)
 		f.add(gnode{name: "pad wte", outs: []gid{w}, ins: []gid{f.wte}})
 	}

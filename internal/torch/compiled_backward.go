@@ -69,31 +69,34 @@ type residual struct{ full, branch gid }
 
 // head is the backward of the loss, lm_head and ln_f.
 func (g *compiledBackward) head() residual {
-	f, wte := g.f, g.gpt.wte
+	f := g.f
 	g.dlogits = g.temp("logits.grad", g.half, g.B, g.T, g.V)
 	g.add(gnode{
 		outs: []gid{g.dlogits},
 		ins:  []gid{g.y, g.input(f.amax), g.input(f.logsum), g.input(f.weight)},
 	})
-	lnf := g.input(f.lnf.half)
 	dlogits, w := g.dlogits, g.input(f.wte)
-	if g.padV() != g.V {
+	if g.padded() { // only the input's gradient goes through padded operands; the weight's is left to the end
+		if w != noBuf {
+			wide := g.temp("transformer.wte.weight (padded)", g.half, g.padV(), g.C)
+			g.add(gnode{name: "pad wte", outs: []gid{wide}, ins: []gid{w}})
+			w = wide
+		}
 		dlogits = g.temp("logits.grad (padded)", g.half, g.N(), g.padV())
 		g.add(gnode{name: "pad logits.grad", outs: []gid{dlogits}, ins: []gid{g.dlogits}})
-		if w != noBuf {
-			padded := g.temp("transformer.wte.weight (padded)", g.half, g.padV(), g.C)
-			g.add(gnode{name: "pad wte", outs: []gid{padded}, ins: []gid{w}})
-			w = padded
-		}
-	}
-	if !g.half32() {
-		g.tied = g.temp(g.b.tr.Tensors[wte.gradHalf].Name, g.half, g.V, g.C)
-		g.add(gnode{outs: []gid{g.tied}, ins: []gid{g.dlogits, lnf}, blas: backwardBlas})
+	} else if !g.half32() {
+		g.lmHead()
 	}
 	dh := g.temp("ln_f.grad", g.half, g.B, g.T, g.C)
 	g.add(gnode{outs: []gid{dh}, ins: []gid{dlogits, w}, blas: backwardBlas})
 	mask := g.input(f.layers[len(f.layers)-1].fpMask)
 	return g.norm(g.gpt.lnf, f.lnf, dh, residual{noBuf, noBuf}, mask)
+}
+
+// lmHead makes lm_head's part of wte's gradient.
+func (g *compiledBackward) lmHead() {
+	g.tied = g.temp(g.b.tr.Tensors[g.gpt.wte.gradHalf].Name, g.half, g.V, g.C)
+	g.add(gnode{outs: []gid{g.tied}, ins: []gid{g.dlogits, g.input(g.f.lnf.half)}, blas: backwardBlas})
 }
 
 // mixedOrder says whether Inductor sums a layernorm's weight gradient in the kernel that makes its input's, into a
@@ -177,12 +180,9 @@ func (g *compiledBackward) linear(l linear, dy, x, w gid, dxName string, cols in
 		dW = g.temp("weight.grad ("+string(g.half)+")", g.half, shape...)
 	}
 	weight := gnode{outs: []gid{dW}, ins: []gid{dy, x}, blas: backwardBlas}
-	if l.bias == nil {
-		g.add(weight)
-		g.add(input)
-	} else {
-		g.add(input)
-		g.add(weight)
+	g.add(weight)
+	g.add(input)
+	if l.bias != nil {
 		part := g.temp("bias.grad.partial", trace.Float32, shape[0], ceilDiv(g.N(), splitRows))
 		g.add(gnode{outs: []gid{part}, ins: []gid{dy}})
 		g.add(gnode{outs: []gid{g.grad(l.bias)}, ins: []gid{part}})
@@ -276,6 +276,9 @@ func (g *compiledBackward) firstNorm(n norm, dy gid, dx residual) residual {
 
 // embeddings adds the two parts of wte's gradient.
 func (g *compiledBackward) embeddings() {
+	if g.tied == noBuf && !g.half32() {
+		g.lmHead()
+	}
 	d := g.grad(g.gpt.wte)
 	if g.half32() { // by one matmul that adds to the embedding's part: the logits' gradient has waited for it
 		g.add(gnode{outs: []gid{d}, ins: []gid{g.emb, g.dlogits, g.input(g.f.lnf.half)}, blas: backwardBlas})
@@ -289,9 +292,15 @@ type compiledPass struct {
 	f *compiledForward
 	g *compiledBackward // nil in evaluation
 	b *builder
+
+	measured bool // Inductor has timed lm_head's matmul with and without padding
 }
 
 func (p *compiledPass) forward() (logits, loss ref) {
+	if p.f.padded() && !p.measured {
+		p.f.measurePadding()
+		p.measured = true
+	}
 	p.f.run()
 	return p.f.take(p.f.logits), p.f.take(p.f.loss)
 }

@@ -244,8 +244,7 @@ func (g *graph) birth(id gid) {
 	g.live[id] = g.b.birth(b.ref)
 }
 
-// execute is one kernel: a library's workspace, or at a pointwise kernel's first run its timing, for which Inductor writes
-// over a buffer as large as the L2 cache (torch/_inductor/runtime/benchmarking.py).
+// execute is one kernel: a library's workspaces, or the timing of a pointwise kernel that runs for the first time.
 func (g *graph) execute(n *gnode) {
 	switch n.blas {
 	case forwardBlas:
@@ -264,10 +263,25 @@ func (g *graph) execute(n *gnode) {
 	}
 	if n.name != "" && !g.tuned[n.name] {
 		g.tuned[n.name] = true
-		if l2 := int(g.kernels.dev.L2); l2 > 0 {
-			g.b.free(g.kernels.scratch(g.b, "inductor.l2_flush", l2))
+		g.tune(n)
+	}
+}
+
+// tune times a pointwise kernel. Inductor writes over a buffer as large as the L2 cache between runs
+// (torch/_inductor/runtime/benchmarking.py), and works on a copy of what the kernel changes in place where that copy
+// does not raise the peak so far (copy_args_to_cpu_if_needed in torch/_inductor/runtime/triton_heuristics.py).
+func (g *graph) tune(n *gnode) {
+	if g.kernels.dev.L2 == 0 {
+		return
+	}
+	room := g.b.most - g.b.now
+	flush := g.kernels.scratch(g.b, "inductor.l2_flush", int(g.kernels.dev.L2))
+	if len(n.onto) > 0 {
+		if t := g.bufs[n.onto[0]].tensor; g.bufs[n.outs[0]].storage != n.outs[0] && t.Bytes <= room {
+			g.b.free(g.kernels.scratch(g.b, "inductor.copy", int(t.Bytes)))
 		}
 	}
+	g.b.free(flush)
 }
 
 // give hands a live tensor to the graph as its input.

@@ -17,5 +17,5 @@ const h200Context = 758 * units.MiB
 
 // ProcessMemory is what the driver charges a process whose allocator reserved that much on the device.
 func ProcessMemory(reserved units.Bytes, d Device) Process {
-	return Process{Reserved: reserved, Context: h200Context, Margin: 64 * units.MiB}
+	return Process{Reserved: reserved, Context: h200Context, Margin: 64*units.MiB + reserved/20}
 }
