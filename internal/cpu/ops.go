@@ -37,17 +37,17 @@ var table = [program.Codes]struct {
 	program.Cast:                     {bind: cast},
 }
 
-// A piece of elementwise work is about this many elements: enough to pay for its hand-over, small enough to share.
-const piece = 8192
+// A share of elementwise work is about this many elements: enough to pay for its hand-over, small enough to share.
+const share = 8192
 
 // elementwise cuts n elements into pieces.
 func elementwise(n int, do func(from, to int)) []phase {
-	return []phase{{ceil(n, piece), func(i, _ int) { do(i*piece, min((i+1)*piece, n)) }}}
+	return []phase{{ceil(n, share), func(i, _ int) { do(i*share, min((i+1)*share, n)) }}}
 }
 
 // rowwise cuts N rows of C elements into pieces.
 func rowwise(N, C int, do func(row int)) []phase {
-	rows := max(piece/C, 1)
+	rows := max(share/C, 1)
 	return []phase{{ceil(N, rows), func(i, _ int) {
 		for n := i * rows; n < min((i+1)*rows, N); n++ {
 			do(n)
@@ -225,7 +225,7 @@ func geluBackward(b *binding) []phase {
 
 func zero(b *binding) []phase {
 	t := b.f(0)
-	const big = 16 * piece // clearing is cheaper than the rest
+	const big = 16 * share // clearing is cheaper than the rest
 	return []phase{{ceil(len(t), big), func(i, _ int) { clear(t[i*big : min((i+1)*big, len(t))]) }}}
 }
 

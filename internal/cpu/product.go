@@ -14,10 +14,11 @@ type operand struct {
 
 // product is C (M,N) = A (M,K) B (K,N), over packed panels.
 //
-// The factor with fewer rows (columns) stays: a block of it is packed once into memory that all threads share, small
-// enough for the L2 cache. The other one streams: each piece of work packs one panel of it into its own memory and
-// multiplies it with the whole block. K is cut into runs; C carries the sum from one run to the next. How K is cut
-// depends on the shape alone, so every element's sum has the same order on any number of threads.
+// K is cut into runs; C carries the sum from one run to the next. For each run every panel of both factors is packed
+// once, by all threads, into memory that they share; the factor with more panels in chunks, so that this memory stays
+// small. Then the tiles are computed in pieces: a group of the larger factor's panels, which stays in a core's L2
+// cache, times some panels of the smaller. How K is cut depends on the shape alone, so every element's sum has the same
+// order on any number of threads.
 type product struct {
 	g       *kernel.Gemm
 	M, N, K int
@@ -28,157 +29,178 @@ type product struct {
 	add     bool      // the sums start from C
 }
 
-// l2 is the bytes of a packed block that the threads share: it should stay in a core's L2 cache.
-const l2 = 3 << 19
+const (
+	groupBytes = 640 << 10 // a group of panels: well inside the L2 cache
+	chunkBytes = 8 << 20   // packed panels of the larger factor at once
+)
 
-// cut says how a product is cut.
+// cut says how a product is cut. The factor with fewer panels stays for a whole run of K, the other one flows through.
 type cut struct {
-	stayA         bool // A stays, B streams
-	kc            int  // run of K, the last one may be shorter
-	block         int  // panels of the staying factor in a block
-	stay, stream  int  // panels of the staying and the streaming factor
-	stayR, flowR  int  // rows (columns) of their panels
-	shared, local int  // bytes of the block, and of a thread's panel and edge tile
+	stayA        bool // A stays, B flows
+	kc           int  // run of K; the last one may be shorter
+	stay, flow   int  // panels
+	stayR, flowR int  // rows (columns) of a panel
+	chunk        int  // flowing panels packed at once
+	group        int  // flowing panels of a piece
+	flowAt       int  // where in the scratch the flowing panels lie, after the staying ones
+	tileAt       int  // where each thread's edge tile lies
+	tile         int  // bytes of it
 }
 
 func (p *product) cut() cut {
-	var c cut
-	c.stayA = p.M <= p.N
 	m, n := ceil(p.M, p.g.MR), ceil(p.N, p.g.NR)
-	c.stay, c.stream, c.stayR, c.flowR = n, m, p.g.NR, p.g.MR
-	if c.stayA {
-		c.stay, c.stream, c.stayR, c.flowR = m, n, p.g.MR, p.g.NR
+	c := cut{stay: n, flow: m, stayR: p.g.NR, flowR: p.g.MR}
+	if p.M <= p.N {
+		c = cut{stayA: true, stay: m, flow: n, stayR: p.g.MR, flowR: p.g.NR}
 	}
-	runs := ceil(p.K, p.g.KC)
-	c.kc = p.g.Padded(ceil(p.K, runs))
-	panel := c.stayR * c.kc * p.g.Bytes
-	blocks := ceil(c.stay, max(l2/panel, 1))
-	c.block = ceil(c.stay, blocks)
-	c.shared = align(c.block * panel)
-	c.local = align(c.flowR*c.kc*p.g.Bytes) + align(4*p.g.MR*p.g.NR)
+	c.kc = p.g.Padded(ceil(p.K, ceil(p.K, p.g.KC)))
+	panel := c.flowR * c.kc * p.g.Bytes
+	c.chunk = even(c.flow, chunkBytes/panel)
+	c.group = even(c.chunk, groupBytes/panel)
+	c.flowAt = align(c.stay * c.stayR * c.kc * p.g.Bytes)
+	c.tileAt = c.flowAt + align(c.chunk*panel)
+	c.tile = align(4 * p.g.MR * p.g.NR)
 	return c
 }
+
+// even is the size of the parts when n is cut into as few parts of at most most as possible, all about as large.
+func even(n, most int) int { return ceil(n, ceil(n, max(most, 1))) }
 
 // scratch is the bytes that phases needs on a number of threads.
 func (p *product) scratch(threads int) int {
 	c := p.cut()
-	return c.shared + threads*c.local
+	return c.tileAt + threads*c.tile
 }
 
 // phases cuts the product into work for a pool. scratch holds p.scratch(threads) bytes.
 func (p *product) phases(scratch []byte, threads int) []phase {
 	c := p.cut()
 	var list []phase
-	for s := 0; s < c.stay; s += c.block {
-		count := min(c.block, c.stay-s)
-		// Few streaming panels for many threads: cut the block too, and let each part pack the panel again.
-		parts := min(ceil(4*threads, c.stream), count)
-		if threads == 1 {
-			parts = 1
-		}
-		for k := 0; k < p.K; k += c.kc {
-			kn := min(c.kc, p.K-k)
+	for k := 0; k < p.K; k += c.kc {
+		kn := min(c.kc, p.K-k)
+		for at := 0; at < c.flow; at += c.chunk {
+			chunk := min(c.chunk, c.flow-at)
+			first := c.stay // the run's first chunk packs the staying panels too
+			if at > 0 {
+				first = 0
+			}
+			groups := ceil(chunk, c.group)
+			parts := min(ceil(8*threads, groups), c.stay)
 			list = append(list,
-				phase{count, func(i, _ int) { p.packStay(&c, scratch, s, i, k, kn) }},
-				phase{c.stream * parts, func(i, worker int) {
-					first, last := i%parts*count/parts, (i%parts+1)*count/parts
-					p.multiply(&c, scratch, c.shared+worker*c.local, s, first, last, i/parts, k, kn)
+				phase{first + chunk, func(i, _ int) {
+					if i < first {
+						p.pack(&c, scratch, i, k, kn, true, 0)
+					} else {
+						p.pack(&c, scratch[c.flowAt:], at+i-first, k, kn, false, at)
+					}
+				}},
+				phase{groups * parts, func(i, worker int) {
+					from, part := i/parts*c.group, i%parts
+					t := piece{p, &c, scratch, scratch[c.tileAt+worker*c.tile:], at, k, kn}
+					for s := part * c.stay / parts; s < (part+1)*c.stay/parts; s++ {
+						t.row(s, from, min(from+c.group, chunk))
+					}
 				}})
 		}
 	}
 	return list
 }
 
-// packStay packs panel i of the block that starts at panel s, for kn elements from k.
-func (p *product) packStay(c *cut, scratch []byte, s, i, k, kn int) {
-	size := c.stayR * p.g.Padded(kn) * p.g.Bytes
-	if c.stayA {
-		pack(p.g.PackA, scratch[i*size:][:size], p.a, p.M, s+i, c.stayR, k, kn)
+// pack packs panel i of a factor, for kn elements of K from k, into its place among the panels from number first on.
+func (p *product) pack(c *cut, dst []byte, i, k, kn int, stay bool, first int) {
+	if stay == c.stayA {
+		packPanel(p.g.PackA, dst[(i-first)*p.g.PanelA(kn):], p.a, p.M, i, p.g.MR, k, kn)
 	} else {
-		pack(p.g.PackB, scratch[i*size:][:size], p.b, p.N, s+i, c.stayR, k, kn)
+		packPanel(p.g.PackB, dst[(i-first)*p.g.PanelB(kn):], p.b, p.N, i, p.g.NR, k, kn)
 	}
 }
 
-func pack(f func([]byte, []float32, int, int, int, int), dst []byte, o operand, limit, panel, r, k, kn int) {
+func packPanel(f func([]byte, []float32, int, int, int, int), dst []byte, o operand, limit, panel, r, k, kn int) {
 	at := panel * r
 	f(dst, o.data[at*o.outer+k*o.inner:], o.outer, o.inner, min(r, limit-at), kn)
 }
 
-// multiply packs panel j of the streaming factor and multiplies it with panels [first,last) of the block that starts at s.
-func (p *product) multiply(c *cut, scratch []byte, local, s, first, last, j, k, kn int) {
-	panel := scratch[local:]
-	tile := scratch[local+align(c.flowR*c.kc*p.g.Bytes):]
-	if c.stayA {
-		pack(p.g.PackB, panel, p.b, p.N, j, c.flowR, k, kn)
-	} else {
-		pack(p.g.PackA, panel, p.a, p.M, j, c.flowR, k, kn)
+// piece computes tiles of one run of K and one chunk.
+type piece struct {
+	*product
+	c             *cut
+	scratch, tile []byte
+	at, k, kn     int // the chunk's first panel, and the run
+}
+
+// row computes the tiles of staying panel s with the chunk's panels [from,to).
+func (t *piece) row(s, from, to int) {
+	stayLimit, flowLimit := t.N, t.M
+	if t.c.stayA {
+		stayLimit, flowLimit = t.M, t.N
 	}
-	size := c.stayR * p.g.Padded(kn) * p.g.Bytes
-	limit := p.N
-	if c.stayA {
-		limit = p.M
+	whole := to // the first tile that reaches over an edge
+	if (t.at+to)*t.c.flowR > flowLimit {
+		whole = to - 1
 	}
-	flowLimit := p.M + p.N - limit
-	whole := last // the first panel that is not whole
-	if (s+last)*c.stayR > limit {
-		whole = last - 1
+	if (s+1)*t.c.stayR > stayLimit {
+		whole = from
 	}
-	if (j+1)*c.flowR > flowLimit {
-		whole = first
+	if whole > from {
+		b := t.block(s, from)
+		b.Count = uintptr(whole - from)
+		t.g.Multiply(b)
 	}
-	if whole > first {
-		b := p.block(c, scratch[first*size:], panel, size, s+first, j, k, kn)
-		b.Count = uintptr(whole - first)
-		p.g.Multiply(b)
-	}
-	for i := whole; i < last; i++ {
-		p.edge(c, scratch[i*size:], panel, tile, size, s+i, j, k, kn)
+	for j := whole; j < to; j++ {
+		t.edge(s, j)
 	}
 }
 
-// block describes the tiles of staying panels from number i on, packed at stay, with streaming panel j, packed at flow.
-func (p *product) block(c *cut, stay, flow []byte, size, i, j, k, kn int) kernel.Block {
-	b := kernel.Block{LDC: uintptr(4 * p.ldc), K: uintptr(p.g.Padded(kn) / p.g.KR), Count: 1}
-	row, col := j*p.g.MR, i*p.g.NR
-	b.A, b.B, b.BStep, b.CStep = ptr(flow), ptr(stay), uintptr(size), uintptr(4*p.g.NR)
-	if c.stayA {
-		row, col = i*p.g.MR, j*p.g.NR
-		b.A, b.B, b.AStep, b.BStep, b.CStep = ptr(stay), ptr(flow), uintptr(size), 0, uintptr(4*p.g.MR*p.ldc)
+// block describes the tile of staying panel s and the chunk's panel j, and those that follow along the flowing factor.
+func (t *piece) block(s, j int) kernel.Block {
+	stay := ptr(t.scratch[s*t.c.stayR*t.g.Padded(t.kn)*t.g.Bytes:])
+	size := t.c.flowR * t.g.Padded(t.kn) * t.g.Bytes
+	flow := ptr(t.scratch[t.c.flowAt+j*size:])
+	row, col := t.origin(s, j)
+	b := kernel.Block{C: unsafe.Pointer(&t.product.c[row*t.ldc+col]), LDC: uintptr(4 * t.ldc), K: uintptr(t.g.Padded(t.kn) / t.g.KR), Count: 1}
+	if t.c.stayA {
+		b.A, b.B, b.BStep, b.CStep = stay, flow, uintptr(size), uintptr(4*t.g.NR)
+	} else {
+		b.A, b.B, b.AStep, b.CStep = flow, stay, uintptr(size), uintptr(4*t.g.MR*t.ldc)
 	}
-	b.C = unsafe.Pointer(&p.c[row*p.ldc+col])
 	switch {
-	case p.add || k > 0:
+	case t.add || t.k > 0:
 		b.Init, b.LDInit, b.InitStep = b.C, b.LDC, b.CStep
-	case p.bias != nil:
-		b.Init, b.InitStep = unsafe.Pointer(&p.bias[col]), uintptr(4*p.g.NR)
-		if c.stayA {
-			b.InitStep = 0
+	case t.bias != nil:
+		b.Init = unsafe.Pointer(&t.bias[col])
+		if t.c.stayA {
+			b.InitStep = b.CStep
 		}
 	}
 	return b
 }
 
-// edge computes one tile that reaches over the edge of C: in a whole tile of its own, from which the inside is copied.
-func (p *product) edge(c *cut, stay, flow, tile []byte, size, i, j, k, kn int) {
-	b := p.block(c, stay, flow, size, i, j, k, kn)
-	row, col := j*p.g.MR, i*p.g.NR
-	if c.stayA {
-		row, col = i*p.g.MR, j*p.g.NR
+// origin is the first row and column of a tile.
+func (t *piece) origin(s, j int) (row, col int) {
+	if t.c.stayA {
+		return s * t.g.MR, (t.at + j) * t.g.NR
 	}
-	rows, cols := min(p.g.MR, p.M-row), min(p.g.NR, p.N-col)
-	t := asFloats(tile, p.g.MR*p.g.NR)
+	return (t.at + j) * t.g.MR, s * t.g.NR
+}
+
+// edge computes one tile that reaches over the edge of C: in a whole tile of its own, from which the inside is copied.
+func (t *piece) edge(s, j int) {
+	b := t.block(s, j)
+	row, col := t.origin(s, j)
+	rows, cols := min(t.g.MR, t.M-row), min(t.g.NR, t.N-col)
+	tile := asFloats(t.tile, t.g.MR*t.g.NR)
 	if b.Init != nil {
 		ld := int(b.LDInit / 4)
 		from := unsafe.Slice((*float32)(b.Init), (rows-1)*ld+cols)
 		for r := range rows {
-			copy(t[r*p.g.NR:][:cols], from[r*ld:])
+			copy(tile[r*t.g.NR:][:cols], from[r*ld:])
 		}
-		b.Init, b.LDInit = unsafe.Pointer(&t[0]), uintptr(4*p.g.NR)
+		b.Init, b.LDInit = unsafe.Pointer(&tile[0]), uintptr(4*t.g.NR)
 	}
-	b.C, b.LDC = unsafe.Pointer(&t[0]), uintptr(4*p.g.NR)
-	p.g.Multiply(b)
+	b.C, b.LDC = unsafe.Pointer(&tile[0]), uintptr(4*t.g.NR)
+	t.g.Multiply(b)
 	for r := range rows {
-		copy(p.c[(row+r)*p.ldc+col:][:cols], t[r*p.g.NR:])
+		copy(t.product.c[(row+r)*t.ldc+col:][:cols], tile[r*t.g.NR:])
 	}
 }
 
