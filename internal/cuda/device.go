@@ -1,0 +1,163 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/snugml/snug/internal/units"
+)
+
+// Device is an open GPU: its context, its thread, its stream, its kernels.
+type Device struct {
+	Info
+	drv     *driver
+	dev     int32
+	work    chan func()
+	stream  uintptr
+	files   map[string][]byte // compiled units, by name
+	modules map[string]uintptr
+	kernels map[string]*kernel
+	blas    *blas // nil where cuBLASLt is not there or not wanted
+	args    arguments
+	sync    bool // wait for and check every launch
+	timer   *Timer
+}
+
+// Info is what is known of a device.
+type Info struct {
+	Ordinal         int
+	Name, UUID      string
+	Total           units.Bytes
+	Multiprocessors int
+	SharedPerBlock  int // bytes, the most that a block may ask for
+	Major, Minor    int // compute capability
+	Driver          int // 13000 is CUDA 13.0
+	Blas            string
+}
+
+// Options choose how a device is used; the zero value is the fastest that is there.
+type Options struct {
+	Ordinal int
+	Generic bool // the PTX that every card takes, even where machine code for this one is at hand
+	OwnBlas bool // snug's own matmuls, even where cuBLASLt is found
+	Sync    bool // wait for every launch and name the kernel that failed
+}
+
+// oldest is the lowest compute capability that the kernels' instructions (cp.async, bf16) exist on.
+const oldest = 80
+
+// Open makes a context on a device. Everything after it that talks to the driver runs on the device's own thread.
+func Open(o Options) (*Device, error) {
+	d := &Device{work: make(chan func()), modules: map[string]uintptr{}, kernels: map[string]*kernel{}, sync: o.Sync}
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
+		for f := range d.work {
+			f()
+		}
+	}()
+	if err := d.on(func() error { return d.open(o) }); err != nil {
+		close(d.work)
+		return nil, fmt.Errorf("open cuda:%d: %w", o.Ordinal, err)
+	}
+	return d, nil
+}
+
+// on runs f on the device's thread and waits for it.
+func (d *Device) on(f func() error) error {
+	done := make(chan error, 1)
+	d.work <- func() { done <- f() }
+	return <-done
+}
+
+func (d *Device) open(o Options) (err error) {
+	if d.drv, err = openDriver(); err != nil {
+		return err
+	}
+	n, err := d.drv.deviceCount()
+	if err != nil {
+		return err
+	}
+	if o.Ordinal >= n {
+		return fmt.Errorf("this machine has %d CUDA devices: choose --device=cuda:0 to cuda:%d", n, n-1)
+	}
+	if d.dev, err = d.drv.device(o.Ordinal); err != nil {
+		return err
+	}
+	if err := d.describe(o.Ordinal); err != nil {
+		return err
+	}
+	if cc := d.Major*10 + d.Minor; cc < oldest {
+		return fmt.Errorf("%s has compute capability %d.%d, snug's kernels need %d.%d", d.Name, d.Major, d.Minor, oldest/10, oldest%10)
+	}
+	if err := d.drv.retain(d.dev); err != nil {
+		return err
+	}
+	if d.stream, err = d.drv.newStream(); err != nil {
+		return err
+	}
+	target := Archives[0]
+	if d.Major == 9 && d.Minor == 0 && !o.Generic {
+		target = "sm_90a"
+	}
+	if d.files, err = Archive(target); err != nil {
+		return err
+	}
+	if !o.OwnBlas {
+		d.openBlas()
+	}
+	return nil
+}
+
+// describe fills Info.
+func (d *Device) describe(ordinal int) (err error) {
+	d.Ordinal = ordinal
+	if d.Name, err = d.drv.deviceName(d.dev); err != nil {
+		return err
+	}
+	if d.UUID, err = d.drv.deviceUUID(d.dev); err != nil {
+		return err
+	}
+	if d.Total, err = d.drv.totalMemory(d.dev); err != nil {
+		return err
+	}
+	if d.Driver, err = d.drv.version(); err != nil {
+		return err
+	}
+	for _, a := range []struct {
+		dst       *int
+		attribute int
+	}{{&d.Multiprocessors, attrMultiprocessors}, {&d.SharedPerBlock, attrSharedPerBlock}, {&d.Major, attrMajor}, {&d.Minor, attrMinor}} {
+		if *a.dst, err = d.drv.attribute(d.dev, a.attribute); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Memory is what is free on the device now, and what it has.
+func (d *Device) Memory() (free, total units.Bytes, err error) {
+	err = d.on(func() (err error) { free, total, err = d.drv.memoryInfo(); return err })
+	return free, total, err
+}
+
+// Synchronize waits for all queued work.
+func (d *Device) Synchronize() error {
+	return d.on(func() error { return d.drv.synchronize(d.stream) })
+}
+
+// Close gives everything back. The device must not be used again.
+func (d *Device) Close() error {
+	err := d.on(func() error {
+		err := d.drv.synchronize(d.stream)
+		if d.blas != nil {
+			d.blas.close()
+		}
+		for _, m := range d.modules {
+			err = errors.Join(err, d.drv.do(cuModuleUnload, m))
+		}
+		return errors.Join(err, d.drv.do(cuStreamDestroy, d.stream), d.drv.release(d.dev))
+	})
+	close(d.work)
+	return err
+}

@@ -1,0 +1,157 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/units"
+)
+
+// Executor runs programs on a device: one allocation of the planned size, one stream, no wait inside a section.
+// It implements program.Executor.
+type Executor struct {
+	*Device
+	layout *program.Layout
+	arena  Pointer
+	taken  units.Bytes
+	stage  staging
+	pieces map[*program.Op]pieceTable
+}
+
+// NewExecutor makes an executor on an open device. Close closes the device too.
+func NewExecutor(d *Device) *Executor { return &Executor{Device: d} }
+
+// Scratch is the workspace that op needs beside its arguments.
+func (e *Executor) Scratch(op *program.Op) units.Bytes { return e.scratch(op) }
+
+// Load takes the arena, loads every kernel that l's ops use, and finds the fastest algorithm of every product.
+func (e *Executor) Load(l *program.Layout) error {
+	return e.on(func() (err error) {
+		if err := e.unload(); err != nil {
+			return err
+		}
+		if e.arena, err = e.drv.alloc(l.Size); err != nil {
+			return fmt.Errorf("load: %w: set --vram lower, or free memory on %s", err, e.Name)
+		}
+		e.layout, e.taken, e.pieces = l, l.Size, map[*program.Op]pieceTable{}
+		if err := e.stage.open(e.drv); err != nil {
+			return fmt.Errorf("load: %w", err)
+		}
+		for s := range l.Sections {
+			for i := range l.Sections[s].Ops {
+				if err := e.prepare(&l.Sections[s].Ops[i]); err != nil {
+					return fmt.Errorf("load: %w", err)
+				}
+			}
+		}
+		return e.drv.synchronize(e.stream)
+	})
+}
+
+// Taken is the size of the arena as it was taken.
+func (e *Executor) Taken() units.Bytes { return e.taken }
+
+// Run queues a section's ops.
+func (e *Executor) Run(section int, s program.Step) error {
+	return e.on(func() error {
+		if s.LossScale == 0 {
+			s.LossScale = 1
+		}
+		sec := &e.layout.Sections[section]
+		for i := range sec.Ops {
+			op := &sec.Ops[i]
+			e.timer.begin(e.Device, op)
+			if err := ops[op.Code](e, op, s); err != nil {
+				return fmt.Errorf("run %s, op %d, %s %s: %w", sec.Name, i, op.Name, op.Code, err)
+			}
+			e.timer.end(e.Device)
+		}
+		return nil
+	})
+}
+
+// Poison fills the arena with NaN in every dtype, so that a read of what nothing wrote shows.
+func (e *Executor) Poison() error {
+	return e.on(func() error { return e.drv.fill(e.arena, 0xff, e.taken, e.stream) })
+}
+
+// SetFloats writes the head of a tensor, converted to its dtype.
+func (e *Executor) SetFloats(id program.ID, src []float32) error {
+	t := &e.layout.Tensors[id]
+	return e.on(func() error {
+		return e.stage.write(e.Device, e.tensor(id), len(src), t.DType, func(dst []byte, from int) { encode(dst, src[from:], t.DType) })
+	})
+}
+
+// SetInts writes the head of an int32 tensor.
+func (e *Executor) SetInts(id program.ID, src []int32) error {
+	t := &e.layout.Tensors[id]
+	if t.DType != trace.Int32 {
+		return fmt.Errorf("write ints to %s: it is %s", t.Name, t.DType)
+	}
+	return e.on(func() error {
+		return e.stage.write(e.Device, e.tensor(id), len(src), t.DType, func(dst []byte, from int) {
+			copy(dst, unsafe.Slice((*byte)(unsafe.Pointer(&src[from])), len(dst)))
+		})
+	})
+}
+
+// Floats reads a tensor's first len(dst) elements, after all work queued before.
+func (e *Executor) Floats(id program.ID, dst []float32) error {
+	t := &e.layout.Tensors[id]
+	return e.on(func() error {
+		return e.stage.read(e.Device, e.tensor(id), len(dst), t.DType, func(src []byte, to int) { decode(dst[to:], src, t.DType) })
+	})
+}
+
+// Close gives the arena and the device back.
+func (e *Executor) Close() error {
+	err := e.on(e.unload)
+	if closed := e.Device.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// unload waits for what is queued and gives back what Load took.
+func (e *Executor) unload() error {
+	if e.arena == 0 {
+		return nil
+	}
+	err := errors.Join(e.drv.synchronize(e.stream), e.drv.free(e.arena), e.stage.close(e.drv))
+	for _, p := range e.pieces {
+		err = errors.Join(err, e.drv.freeHost(p.host))
+	}
+	e.arena, e.stage = 0, staging{}
+	return err
+}
+
+// tensor is where a tensor lies.
+func (e *Executor) tensor(id program.ID) Pointer { return e.arena + Pointer(e.layout.Offset[id]) }
+
+// ptr is where an argument lies, 0 where it is absent.
+func (e *Executor) ptr(a program.Arg) Pointer {
+	if a.None() {
+		return 0
+	}
+	return e.tensor(a.ID) + Pointer(int64(a.Offset)*e.layout.Tensors[a.ID].DType.Size())
+}
+
+// dtype is the element type of an argument.
+func (e *Executor) dtype(a program.Arg) trace.DType { return e.layout.Tensors[a.ID].DType }
+
+// unit is the compilation of a source for an argument's element type.
+func (e *Executor) unit(name string, a program.Arg) string {
+	return name + "." + elements[e.dtype(a)].suffix
+}
+
+// scratchPtr is an op's workspace.
+func (e *Executor) scratchPtr(op *program.Op) (Pointer, units.Bytes) {
+	if op.Scratch.None() {
+		return 0, 0
+	}
+	return e.ptr(op.Scratch), units.Bytes(op.Scratch.Len)
+}

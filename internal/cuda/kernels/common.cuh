@@ -1,0 +1,176 @@
+// What every kernel shares: element types, 16-byte packs, reductions in a fixed order, and dropout by counter.
+//
+// Each .cu is compiled once per element type: SNUG_BF16, SNUG_F16 or SNUG_F32 chooses `elem`, the type of weights and
+// activations. Sums are always fp32. No CUDA header is needed: NVRTC alone compiles these files.
+#pragma once
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct bf16 { u16 bits; };
+struct f16 { u16 bits; };
+
+#if defined(SNUG_BF16)
+typedef bf16 elem;
+#elif defined(SNUG_F16)
+typedef f16 elem;
+#else
+typedef float elem;
+#endif
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(bf16 x) { return __int_as_float((u32)x.bits << 16); }
+__device__ __forceinline__ float to_float(f16 x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+}
+
+__device__ __forceinline__ void from_float(float &y, float x) { y = x; }
+__device__ __forceinline__ void from_float(bf16 &y, float x) {
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+}
+__device__ __forceinline__ void from_float(f16 &y, float x) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+}
+
+// rounded is x after a trip through T: what a later kernel will read back.
+template <typename T> __device__ __forceinline__ float rounded(float x) {
+    T y;
+    from_float(y, x);
+    return to_float(y);
+}
+
+// pack2 rounds two floats to T; lo is the element at the lower address.
+template <typename T> __device__ __forceinline__ u32 pack2(float lo, float hi);
+template <> __device__ __forceinline__ u32 pack2<bf16>(float lo, float hi) {
+    u32 y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
+    return y;
+}
+template <> __device__ __forceinline__ u32 pack2<f16>(float lo, float hi) {
+    u32 y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
+    return y;
+}
+
+// Pack is W neighbouring elements: 16 bytes when W is VEC<T>, one element when a row is not a multiple of that.
+template <typename T> struct Vec { static const int W = 16 / sizeof(T); };
+static const int VEC = Vec<elem>::W;
+
+template <typename T, int W> struct alignas(W * sizeof(T)) Pack {
+    T v[W];
+};
+template <int W, typename T> __device__ __forceinline__ Pack<T, W> load(const T *p) {
+    return *reinterpret_cast<const Pack<T, W> *>(p);
+}
+template <int W, typename T> __device__ __forceinline__ void store(T *p, const Pack<T, W> &x) {
+    *reinterpret_cast<Pack<T, W> *>(p) = x;
+}
+template <> __device__ __forceinline__ Pack<bf16, 8> load<8, bf16>(const bf16 *p) {
+    union { int4 i; Pack<bf16, 8> x; } u;
+    u.i = *reinterpret_cast<const int4 *>(p);
+    return u.x;
+}
+template <> __device__ __forceinline__ void store<8, bf16>(bf16 *p, const Pack<bf16, 8> &x) {
+    union U { int4 i; Pack<bf16, 8> x; __device__ U() {} } u;
+    u.x = x;
+    *reinterpret_cast<int4 *>(p) = u.i;
+}
+
+// ---- reductions, in an order fixed by the shape ----
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(0xffffffffu, x, d);
+    return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, d));
+    return x;
+}
+
+// block_sum gives every thread the sum over the block; scratch holds 33 floats.
+__device__ __forceinline__ float block_sum(float x, float *scratch) {
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;
+    x = warp_sum(x);
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    if (warp == 0) {
+        float y = warp_sum(lane < warps ? scratch[lane] : 0.0f);
+        if (lane == 0) scratch[32] = y;
+    }
+    __syncthreads();
+    float y = scratch[32];
+    __syncthreads();
+    return y;
+}
+
+// ---- dropout by counter ----
+
+// philox is Philox4x32-10 (Salmon et al., 2011): four random words from a counter and a key.
+__device__ __forceinline__ uint4 philox(uint4 c, uint2 k) {
+#pragma unroll 1
+    for (int i = 0; i < 10; i++) {
+        u32 hi0 = __umulhi(0xD2511F53u, c.x), lo0 = 0xD2511F53u * c.x;
+        u32 hi1 = __umulhi(0xCD9E8D57u, c.z), lo1 = 0xCD9E8D57u * c.z;
+        c = make_uint4(hi1 ^ c.y ^ k.x, lo1, hi0 ^ c.w ^ k.y, lo0);
+        k.x += 0x9E3779B9u;
+        k.y += 0xBB67AE85u;
+    }
+    return c;
+}
+
+// Dropout is one dropout layer in one micro-batch. threshold 0 means no dropout; sample is the global index of the
+// micro-batch's first sequence. Launched by value: 32 bytes.
+struct Dropout {
+    u32 threshold;
+    float scale;
+    u32 site;
+    u32 unused;
+    u64 seed;
+    u64 sample;
+};
+struct Dropper {
+    u32 threshold, site, sample_lo, sample_hi;
+    float scale;
+    uint2 key;
+    __device__ __forceinline__ Dropper(const Dropout &d, u32 sequence) {
+        threshold = d.threshold;
+        scale = d.scale;
+        site = d.site;
+        u64 sample = d.sample + sequence;
+        key = make_uint2((u32)d.seed, (u32)(d.seed >> 32));
+        sample_lo = (u32)sample;
+        sample_hi = (u32)(sample >> 32);
+    }
+    // words are the random words of elements 4*quad .. 4*quad+3.
+    __device__ __forceinline__ uint4 words(u32 quad) const {
+        return philox(make_uint4(quad, site, sample_lo, sample_hi), key);
+    }
+    // factor is 0 for a dropped element and 1/(1-p) for a kept one.
+    __device__ __forceinline__ float factor(u32 word) const { return word >= threshold ? scale : 0.0f; }
+    __device__ __forceinline__ float factor_at(u32 e) const {
+        uint4 w = words(e >> 2);
+        u32 i = e & 3;
+        return factor(i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w);
+    }
+    // apply drops W neighbouring elements; e0, the first one's index, is a multiple of W where W > 1.
+    template <int W> __device__ __forceinline__ void apply(float (&x)[W], u32 e0) const {
+        if (!threshold) return;
+        if (W == 1) {
+            x[0] *= factor_at(e0);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < W; i += 4) {
+            uint4 w = words((e0 + i) >> 2);
+            x[i] *= factor(w.x);
+            if (W > 1) x[(i + 1) % W] *= factor(w.y);
+            if (W > 2) x[(i + 2) % W] *= factor(w.z);
+            if (W > 3) x[(i + 3) % W] *= factor(w.w);
+        }
+    }
+};

@@ -1,0 +1,141 @@
+// The embedding: out[n,c] = dropout(wte[idx[n],c] + wpe[t,c]), n = b*T + t.
+#include "common.cuh"
+
+// out (B*T,C) elem; idx (B*T) i32; wte (V,C), wpe (T,C) elem. One thread a pack of W channels.
+template <int W>
+__device__ void forward(elem *out, const int *idx, const elem *wte, const elem *wpe, int N, int T, int C, Dropout drop) {
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    int packs = C / W;
+    if (i >= (long long)N * packs) return;
+    int n = (int)(i / packs), c = (int)(i % packs) * W, t = n % T;
+    Pack<elem, W> a = load<W>(wte + (long long)idx[n] * C + c), b = load<W>(wpe + (long long)t * C + c), y;
+    float x[W];
+#pragma unroll
+    for (int k = 0; k < W; k++) x[k] = to_float(a.v[k]) + to_float(b.v[k]);
+    Dropper(drop, n / T).apply(x, (u32)(t * C + c));
+#pragma unroll
+    for (int k = 0; k < W; k++) from_float(y.v[k], x[k]);
+    store<W>(out + (long long)n * C + c, y);
+}
+extern "C" __global__ void encoder_forward(elem *out, const int *idx, const elem *wte, const elem *wpe, int N, int T,
+                                           int C, Dropout drop) {
+    forward<VEC>(out, idx, wte, wpe, N, T, C, drop);
+}
+extern "C" __global__ void encoder_forward_1(elem *out, const int *idx, const elem *wte, const elem *wpe, int N, int T,
+                                             int C, Dropout drop) {
+    forward<1>(out, idx, wte, wpe, N, T, C, drop);
+}
+
+// add adds W elements of dout at row n, column c, after their dropout, to sum.
+template <int W>
+__device__ __forceinline__ void add(float (&sum)[W], const elem *dout, int n, int c, int T, int C, const Dropout &drop) {
+    Pack<elem, W> d = load<W>(dout + (long long)n * C + c);
+    float x[W];
+#pragma unroll
+    for (int k = 0; k < W; k++) x[k] = to_float(d.v[k]);
+    Dropper(drop, n / T).apply(x, (u32)(n % T * C + c));
+#pragma unroll
+    for (int k = 0; k < W; k++) sum[k] += x[k];
+}
+
+// dwpe[t,c] += sum over b of dropout'(dout[b,t,c]), b ascending. dwpe f32. One thread a pack.
+template <int W>
+__device__ void wpe_backward(float *dwpe, const elem *dout, int B, int T, int C, const Dropout &drop) {
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    long long TC = (long long)T * C;
+    if (i * W >= TC) return;
+    float sum[W] = {};
+    int t = (int)(i * W / C), c = (int)(i * W % C);
+    for (int b = 0; b < B; b++) add<W>(sum, dout, b * T + t, c, T, C, drop);
+#pragma unroll
+    for (int k = 0; k < W; k++) dwpe[i * W + k] += sum[k];
+}
+extern "C" __global__ void encoder_backward_wpe(float *dwpe, const elem *dout, int B, int T, int C, Dropout drop) {
+    wpe_backward<VEC>(dwpe, dout, B, T, C, drop);
+}
+extern "C" __global__ void encoder_backward_wpe_1(float *dwpe, const elem *dout, int B, int T, int C, Dropout drop) {
+    wpe_backward<1>(dwpe, dout, B, T, C, drop);
+}
+
+// dwte[v,c] += sum of dropout'(dout[n,c]) over the n with idx[n] = v, in an order fixed by idx alone.
+//
+// One block a position n. It leaves unless n is the first place of its token; then it walks idx once, listing the
+// places of the token in ascending order, and adds their rows. Rows are dealt to `lanes` row groups by rank in the
+// list and the groups are added in order, so the sum does not depend on timing. dwte f32. Dynamic shared memory: C floats
+// for each row group but the first.
+static const int LIST = 1024;
+template <int W>
+__device__ void wte_backward(float *dwte, const elem *dout, const int *idx, int N, int T, int C, const Dropout &drop) {
+    __shared__ int list[LIST];
+    __shared__ int warp_count[32];
+    __shared__ int earlier;
+    extern __shared__ float sums[];
+    int n = blockIdx.x, v = idx[n], tid = threadIdx.x, threads = blockDim.x;
+    if (tid == 0) earlier = 0;
+    __syncthreads();
+    for (int m0 = n - 1; m0 >= 0; m0 -= threads) {
+        int m = m0 - tid;
+        if (m >= 0 && idx[m] == v) earlier = 1;
+        __syncthreads();
+        bool leave = earlier;
+        __syncthreads();
+        if (leave) return;
+    }
+    int packs = C / W, lanes = max(1, threads / packs), lane = tid / packs;
+    int warp = tid >> 5, warps = threads >> 5;
+    // A row wider than the block is walked in strips of `threads` packs.
+    for (int p0 = 0; p0 < packs; p0 += threads) {
+        int p = p0 + (packs <= threads ? tid % packs : tid);
+        bool works = lane < lanes && p < packs;
+        if (packs > threads) lane = 0;
+        float sum[W] = {};
+        int base = 0; // entries listed before this round
+        for (int m0 = n; m0 < N;) {
+            int have = 0;
+            // Fill the list from idx until it is full or idx ends.
+            for (; m0 < N && have + threads <= LIST; m0 += threads) {
+                int m = m0 + tid;
+                bool hit = m < N && idx[m] == v;
+                u32 votes = __ballot_sync(0xffffffffu, hit);
+                if ((tid & 31) == 0) warp_count[warp] = __popc(votes);
+                __syncthreads();
+                int before = have, total = 0;
+                for (int w = 0; w < warps; w++) {
+                    if (w < warp) before += warp_count[w];
+                    total += warp_count[w];
+                }
+                if (hit) list[before + __popc(votes & ((1u << (tid & 31)) - 1))] = m;
+                have += total;
+                __syncthreads();
+            }
+            if (works) {
+                int first = ((lane - base) % lanes + lanes) % lanes;
+#pragma unroll 4
+                for (int j = first; j < have; j += lanes) add<W>(sum, dout, list[j], p * W, T, C, drop);
+            }
+            base += have;
+            __syncthreads();
+        }
+        if (works && lane > 0)
+#pragma unroll
+            for (int k = 0; k < W; k++) sums[(lane - 1) * C + p * W + k] = sum[k];
+        __syncthreads();
+        if (works && lane == 0) {
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                float s = sum[k];
+                for (int l = 1; l < lanes; l++) s += sums[(l - 1) * C + p * W + k];
+                dwte[(long long)v * C + p * W + k] += s;
+            }
+        }
+        __syncthreads();
+    }
+}
+extern "C" __global__ void encoder_backward_wte(float *dwte, const elem *dout, const int *idx, int N, int T, int C,
+                                                Dropout drop) {
+    wte_backward<VEC>(dwte, dout, idx, N, T, C, drop);
+}
+extern "C" __global__ void encoder_backward_wte_1(float *dwte, const elem *dout, const int *idx, int N, int T, int C,
+                                                Dropout drop) {
+    wte_backward<1>(dwte, dout, idx, N, T, C, drop);
+}

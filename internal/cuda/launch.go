@@ -1,0 +1,135 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/snugml/snug/internal/program"
+)
+
+// kernel is a function of a loaded module.
+type kernel struct {
+	name   string
+	f      uintptr
+	shared int // dynamic shared bytes that it has been allowed
+}
+
+// kernel finds a kernel of a unit, loading the unit where it is the first of it.
+func (d *Device) kernel(unit, name string) (*kernel, error) {
+	key := unit + "/" + name
+	if k := d.kernels[key]; k != nil {
+		return k, nil
+	}
+	if err := d.load(unit); err != nil {
+		return nil, err
+	}
+	f, err := d.drv.function(d.modules[unit], name)
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", key, err)
+	}
+	k := &kernel{name: name, f: f, shared: 48 << 10}
+	d.kernels[key] = k
+	return k, nil
+}
+
+// load loads a unit's module, once.
+func (d *Device) load(unit string) (err error) {
+	if _, ok := d.modules[unit]; ok {
+		return nil
+	}
+	image, ok := d.files[unit]
+	if !ok {
+		panic("cuda: no unit " + unit)
+	}
+	if d.modules[unit], err = d.drv.loadModule(image); err != nil {
+		delete(d.modules, unit)
+		return fmt.Errorf("load %s: %w", unit, err)
+	}
+	return nil
+}
+
+// dim is a grid: blocks along x, y, z.
+type dim struct{ x, y, z int }
+
+// arguments is the reused space of one launch: 8-byte slots, and the pointers to them that cuLaunchKernel reads.
+type arguments struct {
+	slots [64]uint64
+	ptrs  [32]uintptr
+	slot  int
+	n     int
+}
+
+// add appends an argument of one or more slots.
+func (a *arguments) add(values ...uint64) *arguments {
+	a.ptrs[a.n] = address(&a.slots[a.slot])
+	a.n++
+	a.slot += copy(a.slots[a.slot:], values)
+	return a
+}
+
+func (a *arguments) ptr(ps ...Pointer) *arguments {
+	for _, p := range ps {
+		a.add(uint64(p))
+	}
+	return a
+}
+
+func (a *arguments) int(xs ...int) *arguments {
+	for _, x := range xs {
+		a.add(uint64(x)) // little-endian: an int parameter reads the low half
+	}
+	return a
+}
+
+func (a *arguments) float(xs ...float64) *arguments {
+	for _, x := range xs {
+		a.add(uint64(math.Float32bits(float32(x))))
+	}
+	return a
+}
+
+// dropout appends a Dropout of common.cuh.
+func (a *arguments) dropout(at *program.Attrs, s program.Step) *arguments {
+	threshold, scale := dropoutNumbers(at.Dropout)
+	return a.add(uint64(threshold)|uint64(math.Float32bits(scale))<<32, uint64(uint32(at.Site)), s.Seed, s.Sample)
+}
+
+// dropoutNumbers are the threshold under which a random word drops, and the factor of what is kept.
+func dropoutNumbers(p float64) (threshold uint32, scale float32) {
+	return uint32(math.Floor(p * (1 << 32))), float32(1 / (1 - p))
+}
+
+// with starts the arguments of a launch.
+func (d *Device) with() *arguments {
+	d.args.slot, d.args.n = 0, 0
+	return &d.args
+}
+
+// launch queues a kernel over the arguments gathered since with.
+//
+//	CUresult cuLaunchKernel(CUfunction f, unsigned gridX, gridY, gridZ, blockX, blockY, blockZ,
+//	                        unsigned sharedBytes, CUstream stream, void **params, void **extra)
+func (d *Device) launch(unit, name string, grid dim, threads, shared int) error {
+	k, err := d.kernel(unit, name)
+	if err != nil {
+		return err
+	}
+	if shared > k.shared {
+		if err := d.drv.allowShared(k.f, shared); err != nil {
+			return fmt.Errorf("launch %s with %d shared bytes: %w", name, shared, err)
+		}
+		k.shared = shared
+	}
+	code := call(d.drv.calls[cuLaunchKernel], k.f, uintptr(max(grid.x, 1)), uintptr(max(grid.y, 1)), uintptr(max(grid.z, 1)),
+		uintptr(threads), 1, 1, uintptr(shared), d.stream, uintptr(unsafe.Pointer(&d.args.ptrs)), 0)
+	if code == 0 && d.sync {
+		code = call(d.drv.calls[cuStreamSynchronize], d.stream)
+	}
+	if code != 0 {
+		return d.drv.check(fmt.Sprintf("launch %s/%s<<<(%d,%d,%d), %d, %d>>>", unit, name, grid.x, grid.y, grid.z, threads, shared), code)
+	}
+	return nil
+}
+
+func ceil(a, b int) int { return (a + b - 1) / b }

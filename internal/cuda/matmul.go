@@ -1,0 +1,204 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/units"
+)
+
+// matmul is one product of the program in row-major terms: D (M,N) = A B, summed over K.
+type matmul struct {
+	layout     string // "nt": A (M,K), B (N,K); "nn": B (K,N); "tn": A (K,M), B (K,N)
+	d, a, b    Pointer
+	bias       Pointer
+	M, N, K    int
+	in, out    trace.DType
+	accumulate bool
+	workspace  Pointer
+	space      units.Bytes
+}
+
+// matmulOf reads the product of a matmul op.
+func (e *Executor) matmulOf(op *program.Op) matmul {
+	at, x := &op.Attrs, op.Args
+	var m matmul
+	switch op.Code {
+	case program.MatmulForward:
+		m = matmul{layout: "nt", d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), bias: e.ptr(x[3]), M: at.N, N: at.OC, K: at.C}
+	case program.MatmulGeluForward:
+		d := x[1] // before GELU, or in the place of GELU's result where that is not kept
+		if d.None() {
+			d = x[0]
+		}
+		m = matmul{layout: "nt", d: e.ptr(d), a: e.ptr(x[2]), b: e.ptr(x[3]), bias: e.ptr(x[4]), M: at.N, N: at.OC, K: at.C}
+	case program.MatmulBackwardInput:
+		m = matmul{layout: "nn", d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), M: at.N, N: at.C, K: at.OC, accumulate: at.Accumulate}
+	case program.MatmulBackwardWeight:
+		m = matmul{layout: "tn", d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), M: at.OC, N: at.C, K: at.N, accumulate: true}
+	}
+	m.in, m.out = e.dtype(x[0]), e.dtype(x[0])
+	if op.Code == program.MatmulBackwardWeight {
+		m.in = e.dtype(x[1])
+	}
+	m.workspace, m.space = e.scratchPtr(op)
+	return m
+}
+
+// aligned says that every row of every operand starts at a multiple of 16 bytes.
+func (m *matmul) aligned() bool {
+	per := int(16 / m.in.Size())
+	inner := []int{m.K, m.K, m.N} // the dimension that lies together, of A, B and D
+	switch m.layout {
+	case "nn":
+		inner[1] = m.N
+	case "tn":
+		inner[0], inner[1] = m.M, m.N
+	}
+	for _, n := range inner {
+		if n%per != 0 {
+			return false
+		}
+	}
+	return (m.a|m.b|m.d)%16 == 0
+}
+
+// blasProduct is m in cuBLASLt's column-major terms, where D^T = B^T A^T.
+func (m *matmul) blasProduct() product {
+	return product{m: m.N, n: m.M, k: m.K, transA: m.layout == "nt", transB: m.layout == "tn",
+		in: m.in, out: m.out, bias: m.bias != 0, accumulate: m.accumulate, align: 16}
+}
+
+// viaBlas says who multiplies m.
+func (d *Device) viaBlas(m *matmul) bool { return d.blas != nil && m.aligned() }
+
+// prepareProduct finds m's fastest algorithm; it spoils the operands.
+func (e *Executor) prepareProduct(op *program.Op) error {
+	m := e.matmulOf(op)
+	if !e.viaBlas(&m) {
+		return nil
+	}
+	_, err := e.plan(m.blasProduct(), m.b, m.a, m.d, m.bias, m.workspace, m.space)
+	return err
+}
+
+// productScratch is the workspace of a product: the library's, or that of snug's own split sums.
+func (d *Device) productScratch(op *program.Op) units.Bytes {
+	need := units.Bytes(0)
+	if d.blas != nil {
+		need = d.workspace()
+	}
+	if op.Code == program.MatmulBackwardWeight {
+		if n := splits(op.Attrs.OC, op.Attrs.C, op.Attrs.N); n > 1 && d.blas == nil {
+			need = units.Bytes(int64(n) * int64(op.Attrs.OC) * int64(op.Attrs.C) * 4)
+		}
+	}
+	return need
+}
+
+// splits is how many blocks share the sum over K of a tn product: enough to fill a large card, at least 512 of K each.
+func splits(M, N, K int) int {
+	tiles := ceil(M, 128) * ceil(N, 128)
+	return max(1, min(264/tiles, K/512, 16))
+}
+
+func (e *Executor) matmulForward(op *program.Op, s program.Step) error {
+	return e.multiplyOp(op)
+}
+
+func (e *Executor) matmulGeluForward(op *program.Op, s program.Step) error {
+	if err := e.multiplyOp(op); err != nil {
+		return err
+	}
+	pre := op.Args[1]
+	if pre.None() {
+		pre = op.Args[0]
+	}
+	return e.gelu(op.Args[0], e.ptr(pre))
+}
+
+func (e *Executor) matmulBackwardInput(op *program.Op, s program.Step) error { return e.multiplyOp(op) }
+
+func (e *Executor) matmulBackwardWeight(op *program.Op, s program.Step) error {
+	return e.multiplyOp(op)
+}
+
+func (e *Executor) multiplyOp(op *program.Op) error {
+	m := e.matmulOf(op)
+	if e.viaBlas(&m) {
+		return e.multiply(m.blasProduct(), m.b, m.a, m.d, m.bias, m.workspace, m.space)
+	}
+	if m.in == trace.Float32 {
+		return e.ownFloat32(&m)
+	}
+	return e.own(&m)
+}
+
+// ownTile is one of matmul.cu's instances.
+type ownTile struct {
+	name                    string
+	bm, bn, threads, shared int
+}
+
+var (
+	wideTile   = ownTile{"wide", 128, 256, 256, 4 * (128 + 256) * 32 * 2}
+	squareTile = ownTile{"square", 128, 128, 128, 4 * (128 + 128) * 32 * 2}
+	smallTile  = ownTile{"small", 64, 64, 128, 3 * (64 + 64) * 32 * 2}
+)
+
+// tile chooses the instance: the widest whose blocks fill the card, the small one where rows are not aligned.
+func (d *Device) tile(m *matmul) ownTile {
+	switch blocks := func(t ownTile) int { return ceil(m.M, t.bm) * ceil(m.N, t.bn) }; {
+	case !m.aligned():
+		return smallTile
+	case m.layout != "tn" && blocks(wideTile) >= d.Multiprocessors:
+		return wideTile
+	default:
+		return squareTile
+	}
+}
+
+// own multiplies 16-bit operands with snug's tensor-core kernels.
+func (e *Executor) own(m *matmul) error {
+	unit := "matmul." + elements[m.in].suffix
+	t := e.tile(m)
+	parts, dst, accumulate := 1, m.d, m.accumulate
+	if m.layout == "tn" && m.out != trace.Float32 {
+		return fmt.Errorf("gradients are %s: snug's kernels sum them in float32", m.out)
+	}
+	if n := splits(m.M, m.N, m.K); m.layout == "tn" && t != smallTile && n > 1 && m.space >= units.Bytes(int64(n)*int64(m.M)*int64(m.N)*4) {
+		parts, dst, accumulate = n, m.workspace, false
+	}
+	per := ceil(ceil(m.K, parts), 32) * 32
+	parts = ceil(m.K, per)
+	out, sum := dst, Pointer(0)
+	if m.layout == "tn" {
+		out, sum = 0, dst
+	}
+	e.with().add(uint64(out), uint64(m.bias), uint64(sum), uint64(m.a), uint64(m.b), uint64(m.M)|uint64(m.N)<<32,
+		uint64(m.K)|uint64(per)<<32, uint64(flag(accumulate)))
+	grid := dim{x: ceil(m.M, t.bm) * ceil(m.N, t.bn), y: 1, z: parts}
+	if err := e.launch(unit, "matmul_"+m.layout+"_"+t.name, grid, t.threads, t.shared); err != nil {
+		return err
+	}
+	if dst == m.d {
+		return nil
+	}
+	n := m.M * m.N
+	e.with().ptr(m.d, m.workspace).int(n, parts)
+	return e.launch(unit, "matmul_reduce", dim{x: min(ceil(n, threads), 4096)}, threads, 0)
+}
+
+// ownFloat32 multiplies fp32 operands without tensor cores.
+func (e *Executor) ownFloat32(m *matmul) error {
+	am, ak, bn, bk := m.K, 1, m.K, 1
+	switch m.layout {
+	case "nn":
+		bn, bk = 1, m.N
+	case "tn":
+		am, ak, bn, bk = 1, m.M, 1, m.N
+	}
+	e.with().ptr(m.d, m.bias, m.a, m.b).int(m.M, m.N, m.K, am, ak, bn, bk, flag(m.accumulate))
+	return e.launch("matmul_f32.f32", "matmul_f32", dim{ceil(m.N, 64), ceil(m.M, 64), 1}, 256, 0)
+}

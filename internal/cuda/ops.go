@@ -1,0 +1,291 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/units"
+)
+
+// ops holds every op of the program; arguments are in the order of its Spec.
+var ops = [program.Codes]func(e *Executor, op *program.Op, s program.Step) error{
+	program.EncoderForward:           (*Executor).encoderForward,
+	program.EncoderBackward:          (*Executor).encoderBackward,
+	program.LayernormForward:         (*Executor).layernormForward,
+	program.LayernormBackward:        (*Executor).layernormBackward,
+	program.ResidualForward:          (*Executor).residualForward,
+	program.ResidualLayernormForward: (*Executor).residualLayernormForward,
+	program.DropoutBackward:          (*Executor).dropoutBackward,
+	program.MatmulForward:            (*Executor).matmulForward,
+	program.MatmulGeluForward:        (*Executor).matmulGeluForward,
+	program.MatmulBackwardInput:      (*Executor).matmulBackwardInput,
+	program.MatmulBackwardWeight:     (*Executor).matmulBackwardWeight,
+	program.BiasBackward:             (*Executor).biasBackward,
+	program.GeluForward:              (*Executor).geluForward,
+	program.GeluBackward:             (*Executor).geluBackward,
+	program.AttentionForward:         (*Executor).attentionForward,
+	program.AttentionBackward:        (*Executor).attentionBackward,
+	program.Loss:                     (*Executor).loss,
+	program.LossSum:                  (*Executor).lossSum,
+	program.GlobalNorm:               (*Executor).globalNorm,
+	program.AdamW:                    (*Executor).adamW,
+	program.Zero:                     (*Executor).zero,
+	program.Cast:                     (*Executor).cast,
+}
+
+const threads = 256 // of the elementwise kernels
+
+// scratch is each op's workspace. It depends on the op's shape, and for products on what multiplies them.
+func (d *Device) scratch(op *program.Op) units.Bytes {
+	a := &op.Attrs
+	switch op.Code {
+	case program.MatmulForward, program.MatmulGeluForward, program.MatmulBackwardInput, program.MatmulBackwardWeight:
+		return d.productScratch(op)
+	case program.LayernormBackward:
+		return units.Bytes(layernormBlocks(a.N) * 2 * a.C * 4)
+	case program.BiasBackward:
+		_, groups := biasGroups(a.N)
+		return units.Bytes(groups * a.OC * 4)
+	case program.GlobalNorm:
+		n := 0
+		for _, g := range op.Args[1:] {
+			n += ceil(g.Len, pieceLen)
+		}
+		return units.Bytes(n * (pieceBytes + 4))
+	}
+	return 0
+}
+
+// prepare loads what op will need: the fastest algorithm of a product, the table of a norm.
+func (e *Executor) prepare(op *program.Op) error {
+	switch op.Code {
+	case program.MatmulForward, program.MatmulGeluForward, program.MatmulBackwardInput, program.MatmulBackwardWeight:
+		return e.prepareProduct(op)
+	case program.GlobalNorm:
+		return e.preparePieces(op)
+	}
+	return nil
+}
+
+// packed is the name of the kernel for rows of width elements: the one for 16-byte packs where all of them start at one,
+// else the one for single elements; and how many elements a thread takes.
+func (e *Executor) packed(name string, width int, a program.Arg) (string, int) {
+	w := int(16 / e.dtype(a).Size())
+	if width%w == 0 && e.ptr(a)%16 == 0 {
+		return name, w
+	}
+	return name + "_1", 1
+}
+
+func (e *Executor) encoderForward(op *program.Op, s program.Step) error {
+	a, x := &op.Attrs, op.Args
+	name, w := e.packed("encoder_forward", a.C, x[0])
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2]), e.ptr(x[3])).int(a.N, a.T, a.C).dropout(a, s)
+	return e.launch(e.unit("encoder", x[0]), name, dim{x: ceil(a.N*a.C/w, threads)}, threads, 0)
+}
+
+func (e *Executor) encoderBackward(op *program.Op, s program.Step) error {
+	a, x := &op.Attrs, op.Args
+	unit := e.unit("encoder", x[2])
+	name, w := e.packed("encoder_backward_wpe", a.C, x[2])
+	e.with().ptr(e.ptr(x[1]), e.ptr(x[2])).int(a.B, a.T, a.C).dropout(a, s)
+	if err := e.launch(unit, name, dim{x: ceil(a.T*a.C/w, threads)}, threads, 0); err != nil {
+		return err
+	}
+	name, w = e.packed("encoder_backward_wte", a.C, x[2])
+	lanes := max(1, threads/(a.C/w))
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[2]), e.ptr(x[3])).int(a.N, a.T, a.C).dropout(a, s)
+	return e.launch(unit, name, dim{x: a.N}, threads, (lanes-1)*a.C*4)
+}
+
+// layernormRows is how many rows a block of the forward kernels does, and the shared memory for them.
+func layernormRows(C int) (rows, shared int) {
+	rows = max(1, min(4, (48<<10)/(4*C)))
+	return rows, rows * 4 * C
+}
+
+func (e *Executor) layernormForward(op *program.Op, s program.Step) error {
+	a, x := &op.Attrs, op.Args
+	name, _ := e.packed("layernorm_forward", a.C, x[0])
+	rows, shared := layernormRows(a.C)
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2]), e.ptr(x[3]), e.ptr(x[4]), e.ptr(x[5])).int(a.N, a.C)
+	return e.launch(e.unit("layernorm", x[0]), name, dim{x: ceil(a.N, rows)}, rows*32, shared)
+}
+
+func (e *Executor) residualLayernormForward(op *program.Op, s program.Step) error {
+	a, x := &op.Attrs, op.Args
+	name, _ := e.packed("residual_layernorm_forward", a.C, x[0])
+	rows, shared := layernormRows(a.C)
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2]), e.ptr(x[3]), e.ptr(x[4]), e.ptr(x[5]), e.ptr(x[6]), e.ptr(x[7])).int(a.N, a.T, a.C).dropout(a, s)
+	return e.launch(e.unit("layernorm", x[0]), name, dim{x: ceil(a.N, rows)}, rows*32, shared)
+}
+
+// layernormBlocks is the grid of layernorm_backward: tiles of 16 rows, dealt to as many blocks as fill a large card.
+func layernormBlocks(N int) int { return min(ceil(N, 16), 528) }
+
+func (e *Executor) layernormBackward(op *program.Op, s program.Step) error {
+	a, x := &op.Attrs, op.Args
+	unit := e.unit("layernorm", x[0])
+	name, w := e.packed("layernorm_backward", a.C, x[0])
+	partial, _ := e.scratchPtr(op)
+	blocks, groups := layernormBlocks(a.N), max(1, threads/(a.C/w))
+	e.with().ptr(e.ptr(x[0]), partial, e.ptr(x[3]), e.ptr(x[4]), e.ptr(x[5]), e.ptr(x[6]), e.ptr(x[7])).int(a.N, a.C, flag(a.Accumulate))
+	if err := e.launch(unit, name, dim{x: blocks}, threads, 2*a.C*groups*4); err != nil {
+		return err
+	}
+	e.with().ptr(e.ptr(x[1]), e.ptr(x[2]), partial).int(blocks, a.C)
+	return e.launch(unit, "layernorm_backward_weight", dim{x: ceil(2*a.C, 32)}, 256, 0)
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// sequence is the elements of one sequence in a tensor of n elements: the index that dropout counts in.
+func sequence(a *program.Attrs) int { return max(1, a.T*a.C) }
+
+func (e *Executor) residualForward(op *program.Op, s program.Step) error {
+	a, x := &op.Attrs, op.Args
+	name, w := e.packed("residual_forward", sequence(a), x[0])
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2])).int(x[0].Len, sequence(a)).dropout(a, s)
+	return e.launch(e.unit("elementwise", x[0]), name, dim{x: ceil(x[0].Len/w, threads)}, threads, 0)
+}
+
+func (e *Executor) dropoutBackward(op *program.Op, s program.Step) error {
+	a, x := &op.Attrs, op.Args
+	name, w := e.packed("dropout_backward", sequence(a), x[0])
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1])).int(x[0].Len, sequence(a)).dropout(a, s)
+	return e.launch(e.unit("elementwise", x[0]), name, dim{x: ceil(x[0].Len/w, threads)}, threads, 0)
+}
+
+func (e *Executor) geluForward(op *program.Op, s program.Step) error {
+	return e.gelu(op.Args[0], e.ptr(op.Args[1]))
+}
+
+// gelu writes out = gelu(pre); pre may be out.
+func (e *Executor) gelu(out program.Arg, pre Pointer) error {
+	e.with().ptr(e.ptr(out), pre).int(out.Len)
+	w := int(16 / e.dtype(out).Size())
+	return e.launch(e.unit("elementwise", out), "gelu_forward", dim{x: ceil(ceil(out.Len, w), threads)}, threads, 0)
+}
+
+func (e *Executor) geluBackward(op *program.Op, s program.Step) error {
+	x := op.Args
+	w := int(16 / e.dtype(x[0]).Size())
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2])).int(x[0].Len)
+	return e.launch(e.unit("elementwise", x[0]), "gelu_backward", dim{x: ceil(ceil(x[0].Len, w), threads)}, threads, 0)
+}
+
+// biasGroups splits N rows into at most 64 groups, each summed by its own blocks.
+func biasGroups(N int) (rows, groups int) {
+	rows = max(64, ceil(N, 64))
+	return rows, ceil(N, rows)
+}
+
+func (e *Executor) biasBackward(op *program.Op, s program.Step) error {
+	a, x := &op.Attrs, op.Args
+	unit := e.unit("elementwise", x[1])
+	name, w := e.packed("bias_backward", a.OC, x[1])
+	partial, _ := e.scratchPtr(op)
+	rows, groups := biasGroups(a.N)
+	e.with().ptr(partial, e.ptr(x[1])).int(a.N, a.OC, rows)
+	if err := e.launch(unit, name, dim{x: ceil(a.OC, 32*w), y: groups}, 256, 0); err != nil {
+		return err
+	}
+	e.with().ptr(e.ptr(x[0]), partial).int(groups, a.OC)
+	return e.launch(unit, "bias_backward_sum", dim{x: ceil(a.OC, 128)}, 128, 0)
+}
+
+func (e *Executor) loss(op *program.Op, s program.Step) error {
+	a, x := &op.Attrs, op.Args
+	name, _ := e.packed("loss_rows", a.V, x[1])
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2])).int(a.V).float(a.Scale * s.LossScale).int(flag(!a.NoGrad))
+	return e.launch(e.unit("loss", x[1]), name, dim{x: a.N}, min(1024, max(32, ceil(a.V, 8*32)*32)), 0)
+}
+
+func (e *Executor) lossSum(op *program.Op, s program.Step) error {
+	x := op.Args
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1])).int(x[1].Len)
+	return e.launch("loss.f32", "loss_sum", dim{x: 1}, 1024, 0)
+}
+
+// A gradient's squares are summed in pieces of pieceLen elements, a block each.
+const (
+	pieceLen   = 1 << 16
+	pieceBytes = 16 // Piece of adamw.cu
+)
+
+// pieceTable is a GlobalNorm's list of pieces, in page-locked memory.
+type pieceTable struct {
+	host uintptr
+	n    int
+}
+
+func (e *Executor) preparePieces(op *program.Op) error {
+	var table []uint64
+	for _, g := range op.Args[1:] {
+		if e.dtype(g) != trace.Float32 {
+			return fmt.Errorf("%s: gradients are %s, the norm takes float32", op.Name, e.dtype(g))
+		}
+		for at := 0; at < g.Len; at += pieceLen {
+			table = append(table, uint64(e.ptr(g))+uint64(at)*4, uint64(min(pieceLen, g.Len-at)))
+		}
+	}
+	host, err := e.drv.allocHost(len(table) * 8)
+	if err != nil {
+		return err
+	}
+	copy(unsafe.Slice((*uint64)(*(*unsafe.Pointer)(unsafe.Pointer(&host))), len(table)), table)
+	e.pieces[op] = pieceTable{host, len(table) / 2}
+	return nil
+}
+
+func (e *Executor) globalNorm(op *program.Op, s program.Step) error {
+	t := e.pieces[op]
+	table, _ := e.scratchPtr(op)
+	partial := table + Pointer(t.n*pieceBytes)
+	if err := e.drv.toDevice(table, t.host, t.n*pieceBytes, e.stream); err != nil {
+		return err
+	}
+	e.with().ptr(partial, table)
+	if err := e.launch("adamw.f32", "norm_partial", dim{x: t.n}, 512, 0); err != nil {
+		return err
+	}
+	e.with().ptr(e.ptr(op.Args[0]), partial).int(t.n).float(s.LossScale)
+	return e.launch("adamw.f32", "norm_final", dim{x: 1}, 1024, 0)
+}
+
+func (e *Executor) adamW(op *program.Op, s program.Step) error {
+	a, x := &op.Attrs, op.Args
+	t := float64(s.T)
+	step, root := s.LR/(1-math.Pow(a.Beta1, t)), math.Sqrt(1-math.Pow(a.Beta2, t))
+	n := x[0].Len
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2]), e.ptr(x[3]), e.ptr(x[4]), e.ptr(x[5])).int(n).
+		float(s.LR, step, root, a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.GradClip, s.LossScale)
+	return e.launch(e.unit("adamw", x[0]), "adamw", dim{x: min(ceil(n, threads), 4096)}, threads, 0)
+}
+
+func (e *Executor) zero(op *program.Op, s program.Step) error {
+	t := op.Args[0]
+	return e.drv.fill(e.ptr(t), 0, units.Bytes(int64(t.Len)*e.dtype(t).Size()), e.stream)
+}
+
+func (e *Executor) cast(op *program.Op, s program.Step) error {
+	x := op.Args
+	dst, src := e.dtype(x[0]), e.dtype(x[1])
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1])).int(x[0].Len)
+	grid := dim{x: min(ceil(x[0].Len, threads), 4096)}
+	switch {
+	case src == trace.Float32:
+		return e.launch(e.unit("elementwise", x[0]), "cast_from_f32", grid, threads, 0)
+	case dst == trace.Float32:
+		return e.launch(e.unit("elementwise", x[1]), "cast_to_f32", grid, threads, 0)
+	}
+	return fmt.Errorf("cast from %s to %s: one of them must be float32", src, dst)
+}

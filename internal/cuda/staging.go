@@ -1,0 +1,202 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"unsafe"
+
+	"github.com/snugml/snug/internal/trace"
+)
+
+// staging is page-locked memory through which everything passes between host and device: a ring of buffers, so that
+// writing the next batch does not wait for the last one's copy.
+type staging struct {
+	slots [8]stageSlot
+	next  int
+}
+
+type stageSlot struct {
+	memory uintptr
+	event  uintptr // recorded behind the copy that reads or writes memory
+	used   bool
+}
+
+// stageBytes is the size of one buffer.
+const stageBytes = 1 << 20
+
+func (s *staging) open(d *driver) (err error) {
+	for i := range s.slots {
+		if s.slots[i].memory, err = d.allocHost(stageBytes); err != nil {
+			return err
+		}
+		if s.slots[i].event, err = d.newEvent(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *staging) close(d *driver) (err error) {
+	for _, slot := range s.slots {
+		if slot.memory != 0 {
+			err = errors.Join(err, d.freeHost(slot.memory), d.do(cuEventDestroy, slot.event))
+		}
+	}
+	return err
+}
+
+// take returns the next buffer once nothing uses it any more.
+func (s *staging) take(d *Device) (*stageSlot, error) {
+	slot := &s.slots[s.next]
+	s.next = (s.next + 1) % len(s.slots)
+	if !slot.used {
+		slot.used = true
+		return slot, nil
+	}
+	return slot, d.drv.do(cuEventSynchronize, slot.event)
+}
+
+// bytes is the buffer's first n bytes.
+func (s *stageSlot) bytes(n int) []byte {
+	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&s.memory))), n)
+}
+
+// write queues the copy of n elements to dst; fill writes the elements from `from` on in their dtype.
+func (s *staging) write(d *Device, dst Pointer, n int, dtype trace.DType, fill func(buf []byte, from int)) error {
+	size := int(dtype.Size())
+	for from := 0; from < n; from += stageBytes / size {
+		slot, err := s.take(d)
+		if err != nil {
+			return err
+		}
+		bytes := min(stageBytes, (n-from)*size)
+		fill(slot.bytes(bytes), from)
+		if err := d.drv.toDevice(dst+Pointer(from*size), slot.memory, bytes, d.stream); err != nil {
+			return err
+		}
+		if err := d.drv.record(slot.event, d.stream); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read copies n elements from src and hands them to drain, in order.
+func (s *staging) read(d *Device, src Pointer, n int, dtype trace.DType, drain func(buf []byte, to int)) error {
+	size := int(dtype.Size())
+	per := stageBytes / size
+	type flight struct {
+		slot  *stageSlot
+		to, n int
+	}
+	var queue []flight
+	finish := func() error {
+		f := queue[0]
+		queue = queue[1:]
+		if err := d.drv.do(cuEventSynchronize, f.slot.event); err != nil {
+			return err
+		}
+		drain(f.slot.bytes(f.n), f.to)
+		return nil
+	}
+	for to := 0; to < n; to += per {
+		if len(queue) == len(s.slots)-1 {
+			if err := finish(); err != nil {
+				return err
+			}
+		}
+		slot, err := s.take(d)
+		if err != nil {
+			return err
+		}
+		bytes := min(stageBytes, (n-to)*size)
+		if err := d.drv.toHost(slot.memory, src+Pointer(to*size), bytes, d.stream); err != nil {
+			return err
+		}
+		if err := d.drv.record(slot.event, d.stream); err != nil {
+			return err
+		}
+		queue = append(queue, flight{slot, to, bytes})
+	}
+	for len(queue) > 0 {
+		if err := finish(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// encode fills dst with src in dtype, rounded to the nearest, ties to even.
+func encode(dst []byte, src []float32, dtype trace.DType) {
+	switch dtype {
+	case trace.Float32:
+		for i := 0; i < len(dst)/4; i++ {
+			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(src[i]))
+		}
+	case trace.BFloat16:
+		for i := 0; i < len(dst)/2; i++ {
+			binary.LittleEndian.PutUint16(dst[2*i:], bfloat16(src[i]))
+		}
+	case trace.Float16:
+		for i := 0; i < len(dst)/2; i++ {
+			binary.LittleEndian.PutUint16(dst[2*i:], float16(src[i]))
+		}
+	default:
+		panic("cuda: floats written as " + string(dtype))
+	}
+}
+
+// decode reads src in dtype into the head of dst.
+func decode(dst []float32, src []byte, dtype trace.DType) {
+	switch dtype {
+	case trace.Float32:
+		for i := 0; i < len(src)/4; i++ {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+		}
+	case trace.BFloat16:
+		for i := 0; i < len(src)/2; i++ {
+			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
+		}
+	case trace.Float16:
+		for i := 0; i < len(src)/2; i++ {
+			dst[i] = fromFloat16(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	default:
+		panic("cuda: floats read from " + string(dtype))
+	}
+}
+
+func bfloat16(x float32) uint16 {
+	b := math.Float32bits(x)
+	if b&0x7fffffff > 0x7f800000 {
+		return uint16(b>>16) | 0x40 // NaN stays NaN
+	}
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+func float16(x float32) uint16 {
+	b := math.Float32bits(x)
+	sign, a := uint16(b>>16&0x8000), b&0x7fffffff
+	switch {
+	case a > 0x7f800000:
+		return sign | 0x7e00
+	case a >= 0x477ff000: // rounds to 65536 or more
+		return sign | 0x7c00
+	case a < 0x38800000: // below 2^-14: a multiple of 2^-24
+		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(a))*(1<<24)))
+	}
+	a -= 112 << 23 // the exponent's bias goes from 127 to 15
+	return sign | uint16((a+0xfff+a>>13&1)>>13)
+}
+
+func fromFloat16(h uint16) float32 {
+	sign, exp, frac := uint32(h&0x8000)<<16, uint32(h>>10&0x1f), uint32(h&0x3ff)
+	switch exp {
+	case 0:
+		return math.Float32frombits(sign | math.Float32bits(float32(frac)/(1<<24)))
+	case 31:
+		return math.Float32frombits(sign | 0x7f800000 | frac<<13)
+	}
+	return math.Float32frombits(sign | (exp+112)<<23 | frac<<13)
+}
