@@ -78,14 +78,14 @@ func (h *head) local(worker int) []byte { return h.scratch()[worker*h.size:][:h.
 func (h *head) packA(dst []byte, o operand, n, k int) {
 	size := h.g.PanelA(k)
 	for i := 0; i*h.g.MR < n; i++ {
-		packPanel(h.g.PackA, dst[i*size:][:size], o, n, i, h.g.MR, 0, k)
+		h.g.PackA(dst[i*size:][:size], o.data[i*h.g.MR*o.outer:], o.outer, o.inner, min(h.g.MR, n-i*h.g.MR), k)
 	}
 }
 
 func (h *head) packB(dst []byte, o operand, n, k int) {
 	size := h.g.PanelB(k)
 	for i := 0; i*h.g.NR < n; i++ {
-		packPanel(h.g.PackB, dst[i*size:][:size], o, n, i, h.g.NR, 0, k)
+		h.g.PackB(dst[i*size:][:size], o.data[i*h.g.NR*o.outer:], o.outer, o.inner, min(h.g.NR, n-i*h.g.NR), k)
 	}
 }
 

@@ -87,13 +87,7 @@ func (p *product) phases(scratch []byte, threads int) []phase {
 			groups := ceil(chunk, c.group)
 			parts := min(ceil(8*threads, groups), c.stay)
 			list = append(list,
-				phase{first + chunk, func(i, _ int) {
-					if i < first {
-						p.pack(&c, scratch, i, k, kn, true, 0)
-					} else {
-						p.pack(&c, scratch[c.flowAt:], at+i-first, k, kn, false, at)
-					}
-				}},
+				p.packing(&c, scratch, at, first, chunk, k, kn),
 				phase{groups * parts, func(i, worker int) {
 					from, part := i/parts*c.group, i%parts
 					t := piece{p, &c, scratch, scratch[c.tileAt+worker*c.tile:], at, k, kn}
@@ -106,18 +100,62 @@ func (p *product) phases(scratch []byte, threads int) []phase {
 	return list
 }
 
-// pack packs panel i of a factor, for kn elements of K from k, into its place among the panels from number first on.
-func (p *product) pack(c *cut, dst []byte, i, k, kn int, stay bool, first int) {
-	if stay == c.stayA {
-		packPanel(p.g.PackA, dst[(i-first)*p.g.PanelA(kn):], p.a, p.M, i, p.g.MR, k, kn)
-	} else {
-		packPanel(p.g.PackB, dst[(i-first)*p.g.PanelB(kn):], p.b, p.N, i, p.g.NR, k, kn)
+// packing packs the first stay panels of the staying factor and chunk panels from number at on of the flowing one,
+// for kn elements of K from k.
+func (p *product) packing(c *cut, scratch []byte, at, stay, chunk, k, kn int) phase {
+	a := panels{p.g.PackA, p.a, p.M, p.g.MR, p.g.Bytes, p.g.Padded(kn), scratch[c.flowAt:], at, chunk}
+	b := panels{p.g.PackB, p.b, p.N, p.g.NR, p.g.Bytes, p.g.Padded(kn), scratch, 0, stay}
+	if c.stayA {
+		a.dst, a.first, a.count, b.dst, b.first, b.count = b.dst, b.first, b.count, a.dst, a.first, a.count
+	}
+	pieces := a.pieces()
+	return phase{pieces + b.pieces(), func(i, _ int) {
+		if i < pieces {
+			a.pack(i, k, kn)
+		} else {
+			b.pack(i-pieces, k, kn)
+		}
+	}}
+}
+
+// panels are the panels of one factor that are packed together.
+type panels struct {
+	f            func(dst []byte, src []float32, outer, inner, n, k int)
+	o            operand
+	limit        int // rows (columns) of the factor
+	r, bytes     int // rows (columns) of a panel, packed bytes an element
+	padded       int // elements of K in a panel
+	dst          []byte
+	first, count int
+}
+
+// packRows is the elements of K in a piece of packing where the factor lies across K: whole rows are read in order.
+const packRows = 32
+
+// pieces is one a panel where the factor lies along K, otherwise one a slice of K over all panels.
+func (p *panels) pieces() int {
+	if p.count == 0 || p.o.inner == 1 {
+		return p.count
+	}
+	return ceil(p.padded, packRows)
+}
+
+// pack does piece i, of the kn elements of K from k on.
+func (p *panels) pack(i, k, kn int) {
+	if p.o.inner == 1 {
+		p.panel(i, k, 0, kn)
+		return
+	}
+	for j := range p.count {
+		p.panel(j, k, i*packRows, min((i+1)*packRows, kn))
 	}
 }
 
-func packPanel(f func([]byte, []float32, int, int, int, int), dst []byte, o operand, limit, panel, r, k, kn int) {
-	at := panel * r
-	f(dst, o.data[at*o.outer+k*o.inner:], o.outer, o.inner, min(r, limit-at), kn)
+// panel packs elements [from,to) of the run of K that starts at k, of panel i.
+func (p *panels) panel(i, k, from, to int) {
+	at := (p.first + i) * p.r
+	dst := p.dst[(i*p.padded+from)*p.r*p.bytes:]
+	p.f(dst, p.o.data[at*p.o.outer+(k+from)*p.o.inner:], p.o.outer, p.o.inner, min(p.r, p.limit-at), to-from)
 }
 
 // piece computes tiles of one run of K and one chunk.

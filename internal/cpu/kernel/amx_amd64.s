@@ -63,6 +63,15 @@ GLOBL tilecfg<>(SB), RODATA|NOPTR, $64
 	MOVQ CX, R13; SHLQ $4, R13; ADDQ R13, BX; LOADC(2); LOADC64(3); \
 	ADDQ b_InitStep+72(FP), R11
 
+// NEXTC: BX the rows of the next block of C, CX their distance, R15 the groups of K over which they are prefetched.
+// Its 64 lines lie far apart, so no hardware prefetcher sees them coming, and a tile waits for all its rows.
+#define NEXTC \
+	MOVQ R10, BX; ADDQ b_CStep+64(FP), BX; MOVQ b_LDC+32(FP), CX; MOVQ $16, R15
+
+// FETCHC: two rows of it.
+#define FETCHC \
+	PREFETCHT0 (BX); PREFETCHT0 64(BX); ADDQ CX, BX; PREFETCHT0 (BX); PREFETCHT0 64(BX); ADDQ CX, BX
+
 #define ZEROC TILEZERO(0); TILEZERO(1); TILEZERO(2); TILEZERO(3)
 
 // The tiles of C to memory, and on to the next block.
@@ -90,12 +99,20 @@ run:
 	MOVQ R9, DI
 	MOVQ b_K+80(FP), R14
 
+	NEXTC
+
 loop:
 	LOADA(0)
 	LOADB(0)
 	MULTIPLY
-	ADDQ $2048, SI
-	ADDQ $2048, DI
+	ADDQ  $2048, SI
+	ADDQ  $2048, DI
+	TESTQ R15, R15
+	JZ    fetched
+	FETCHC
+	DECQ  R15
+
+fetched:
 	DECQ R14
 	JNZ  loop
 	FINISHC
@@ -124,6 +141,8 @@ run:
 	MOVQ R9, DI
 	MOVQ b_K+80(FP), R14
 
+	NEXTC
+
 loop:
 	LOADA(0)
 	LOADB(4096)
@@ -139,8 +158,14 @@ loop:
 	MULTIPLY
 	LOADB(0)
 	MULTIPLY
-	ADDQ $6144, SI
-	ADDQ $6144, DI
+	ADDQ  $6144, SI
+	ADDQ  $6144, DI
+	TESTQ R15, R15
+	JZ    fetched
+	FETCHC
+	DECQ  R15
+
+fetched:
 	DECQ R14
 	JNZ  loop
 	FINISHC
