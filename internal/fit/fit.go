@@ -99,15 +99,15 @@ func Try(s Setup, t Target) (*Outcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	context := torch.ProcessMemory(0, s.Options.Device)
-	o := &Outcome{Setup: s, Trace: r.trace, Context: context.Context, Margin: context.Margin, Seconds: seconds(s, r.trace, t),
+	o := &Outcome{Setup: s, Trace: r.trace, Seconds: seconds(s, r.trace, t),
 		Fits: r.ok && r.Failure == nil, Failure: r.Failure, Result: r.Result}
 	if r.Retries > 0 || !o.Fits {
 		o.Result = torch.Simulate(r.trace, s.AllocConf, 0)
 	}
 	peak := o.Result.Peak()
-	o.Peak = Peak{Phase: peak.Name, Allocated: peak.PeakAllocated, Reserved: o.Result.Reserved(),
-		Process: torch.ProcessMemory(o.Result.Reserved(), s.Options.Device).Total()}
+	process := torch.ProcessMemory(o.Result.Reserved(), s.Config, s.Options)
+	o.Context, o.Margin = process.Context, process.Margin
+	o.Peak = Peak{Phase: peak.Name, Allocated: peak.PeakAllocated, Reserved: process.Reserved, Process: process.Total()}
 	o.Tight = o.Fits && t.Limit > 0 && o.Peak.Process+o.Margin > t.Limit
 	return o, nil
 }
@@ -129,8 +129,8 @@ func under(s *Setup, t Target) (run, error) {
 	}
 	var room units.Bytes
 	if t.Limit > 0 {
-		context := torch.ProcessMemory(0, s.Options.Device)
-		if room = t.Limit - context.Context - context.Margin; room <= 0 {
+		full := torch.ProcessMemory(t.Limit, s.Config, s.Options)
+		if room = t.Limit - full.Context - full.Margin; room <= 0 {
 			return run{trace: tr}, nil
 		}
 	}

@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sort"
-
-	"github.com/snugml/snug/internal/torch"
-	"github.com/snugml/snug/internal/units"
 )
 
 // Kind is what a suggestion changes.
@@ -300,6 +297,3 @@ func class(s Suggestion) int {
 	}
 	return 0
 }
-
-// Margin is the room that suggestions leave below the limit, for reports.
-func (t Target) Margin() units.Bytes { return torch.ProcessMemory(0, t.Device()).Margin }

@@ -84,9 +84,6 @@ func TestAccuracy(t *testing.T) {
 	var rows strings.Builder
 	for _, run := range measuredRuns(t) {
 		cfg, opt, conf, _ := run.settings(t)
-		if opt.DDP {
-			continue
-		}
 		tr, err := Build(cfg, opt)
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +107,7 @@ func TestAccuracy(t *testing.T) {
 			peak = max(peak, p.want.PeakReserved)
 		}
 		fmt.Fprintf(&rows, " %6.2f%%", 100*reserved.add(run.Name, int64(r.Reserved()), peak))
-		m := ProcessMemory(r.Reserved(), opt.Device)
+		m := ProcessMemory(r.Reserved(), cfg, opt)
 		want := units.Bytes(run.ProcessMiB) * units.MiB
 		fmt.Fprintf(&rows, " %6.2f%%\n", 100*process.add(run.Name, int64(m.Total()), int64(want)))
 		if want > m.Total()+m.Margin {

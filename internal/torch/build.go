@@ -25,8 +25,8 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 		return nil, fmt.Errorf("gradient_accumulation_steps %d is less than the %d processes: make it a multiple", cfg.GradientAccumulationSteps, opt.WorldSize)
 	}
 	m := cfg.Model()
-	half := trace.DType(cfg.DType)
-	d := dims{B: cfg.BatchSize, T: m.BlockSize, C: m.NEmbd, NH: m.NHead, HS: m.NEmbd / m.NHead, V: m.VocabSize, half: half}
+	d := dimsOf(cfg)
+	half := d.half
 	dEval := d
 	if opt.EvalBatch > 0 {
 		dEval.B = opt.EvalBatch
@@ -68,6 +68,12 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 		e.step()
 	}
 	return b.tr, nil
+}
+
+// dimsOf are the sizes of a training batch.
+func dimsOf(cfg config.Config) dims {
+	m := cfg.Model()
+	return dims{B: cfg.BatchSize, T: m.BlockSize, C: m.NEmbd, NH: m.NHead, HS: m.NEmbd / m.NHead, V: m.VocabSize, half: trace.DType(cfg.DType)}
 }
 
 func inputs(b *builder, d dims) [2]ref {
