@@ -30,6 +30,7 @@ const (
 
 // commands makes snug's commands, in the order of its help.
 var commands = []func(*term.IO) *cobra.Command{
+	newTrain,
 	newPlan,
 	newBench,
 	newGPUs,

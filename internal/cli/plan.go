@@ -24,6 +24,7 @@ type planOptions struct {
 	allocConf string
 	worldSize int
 	write     string
+	engine    string
 	json      bool
 }
 
@@ -32,12 +33,13 @@ func newPlan(io *term.IO) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan [CONFIG.py…] [--key=value…]",
 		Short: "Say what training will take, and which settings fit",
-		Long: "plan says what a configuration takes before it runs: phase by phase and tensor by tensor, under PyTorch,\n" +
-			"and which settings fit the card. It needs neither a GPU nor Python.",
+		Long: "plan says what a configuration takes before it runs: phase by phase and tensor by tensor, under PyTorch\n" +
+			"or (--engine=native) in snug's own trainer, and which settings fit the card. It needs neither a GPU nor Python.",
 		Example: "  snug plan config/train_gpt2.py --gpu=\"rtx 3060\"\n" +
 			"  snug plan --batch_size=64 --vram=11.69GiB --write=config/fits.py",
 	}
 	s := addSettings(cmd, config.Plan)
+	cmd.Flags().StringVar(&o.engine, "engine", "torch", "whose memory: torch (nanoGPT's train.py) or native (snug train)")
 	cmd.Flags().StringVar(&o.gpu, "gpu", "", "the card to plan for, such as \"rtx 3060\"; unset is the one in this machine")
 	cmd.Flags().StringVar(&o.allocConf, "alloc-conf", "", "PyTorch's allocator settings; unset is PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF")
 	cmd.Flags().IntVar(&o.worldSize, "world-size", 1, "processes of a DDP run")
@@ -63,7 +65,17 @@ func runPlan(ctx context.Context, io *term.IO, o planOptions) error {
 	if err != nil {
 		return err
 	}
-	p, err := torchPlan(io, o, target)
+	var p *planReport
+	switch {
+	case o.engine == "native":
+		p, err = nativePlan(o, target)
+	case o.engine != "torch":
+		err = usageError(fmt.Errorf("--engine=%s: use torch or native", o.engine))
+	case o.config.IsSet("device") && o.config.Device == "cpu":
+		err = usageError(errors.New("--device=cpu: PyTorch's plan is a GPU's; add --engine=native for snug's own"))
+	default:
+		p, err = torchPlan(io, o, target)
+	}
 	if err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ var Table = []Setting{
 	{Key: "min_lr", Default: 6e-5, Group: "optimizer", Help: "the learning rate after the cosine", Commands: engine, field: func(c *Config) any { return &c.MinLr }},
 
 	{Key: "backend", Default: "nccl", Group: "system", Help: "nanoGPT's DDP backend; snug train uses one device", Commands: engine, field: func(c *Config) any { return &c.Backend }},
-	{Key: "device", Default: "cuda", Group: "system", Help: "cuda, cuda:1 or cpu; unset is the GPU where there is one, else the CPU", Commands: engine | Sample | Doctor, field: func(c *Config) any { return &c.Device }},
+	{Key: "device", Default: "cuda", Group: "system", Help: "cuda, cuda:1 or cpu; unset is the GPU where there is one, else the CPU", Commands: anyRun, field: func(c *Config) any { return &c.Device }},
 	{Key: "dtype", Default: "bfloat16", Group: "system", Help: "type of matmuls and activations", Commands: anyRun, Choices: []string{"float32", "bfloat16", "float16"}, field: func(c *Config) any { return &c.DType }},
 	{Key: "compile", Default: true, Group: "system", Help: "torch.compile in PyTorch; snug's kernels are compiled already", Commands: anyRun, Sample: false, field: func(c *Config) any { return &c.Compile }},
 

@@ -87,7 +87,7 @@ var lists = map[string][]string{
 	"time":  {"at noon", "before dawn", "after the third step", "in the evening", "on the tenth day", "when the rain came", "at the end of the week", "once more", "in the first hour"},
 	"verb":  {"measured", "carried", "repaired", "counted", "doubled", "halved", "cooled", "weighed", "described", "rewrote"},
 	"adj":   {"quiet", "heavy", "slow", "exact", "narrow", "patient", "bright", "uneven", "honest", "shallow", "steep", "gentle"},
-	"fact":  {"nothing is lost when it is written down", "a small step is still a step", "the sum of the parts is the whole", "what is kept must be paid for",
+	"fact": {"nothing is lost when it is written down", "a small step is still a step", "the sum of the parts is the whole", "what is kept must be paid for",
 		"the same seed gives the same run", "a number without a unit is a rumour", "memory that is named can be planned", "the largest tensor comes last",
 		"no one remembers a run that was not saved", "half of the work is in the reading", "an error is only a message that came early"},
 	"number": {"two", "three", "four", "six", "eight", "nine", "twelve", "sixteen", "thirty", "sixty-four", "a hundred", "a thousand"},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/units"
 )
 
@@ -23,14 +24,14 @@ func settings(change func(*config.Config)) *config.Config {
 // Less memory never gives a faster plan, every plan fits its limit, and below the least there is none.
 func TestChooseFitsEveryLimit(t *testing.T) {
 	c := settings(nil)
-	_, free, err := Choose(small, c, Float32(), CPUCosts, nil, 0)
+	_, free, err := Choose(small, c, DTypes(trace.Float32), CPUCosts, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := searcher{model: small, shape: Shape(c), base: Float32(), costs: CPUCosts}
+	s := searcher{model: small, shape: Shape(c), base: DTypes(trace.Float32), costs: CPUCosts}
 	before, fits := 0.0, 0
 	for limit := free.Size; limit > 0; limit -= free.Size / 40 {
-		step, layout, err := Choose(small, c, Float32(), CPUCosts, nil, limit)
+		step, layout, err := Choose(small, c, DTypes(trace.Float32), CPUCosts, nil, limit)
 		var fit *FitError
 		if errors.As(err, &fit) {
 			if fit.Need <= limit {
@@ -58,7 +59,7 @@ func TestChooseFitsEveryLimit(t *testing.T) {
 
 func TestChooseTakesWhatIsGiven(t *testing.T) {
 	c := settings(func(c *config.Config) { c.MicroBatch, c.Recompute, c.LossChunk = 5, "ln", 100 })
-	step, _, err := Choose(small, c, Float32(), CPUCosts, nil, 0)
+	step, _, err := Choose(small, c, DTypes(trace.Float32), CPUCosts, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func TestChooseTakesWhatIsGiven(t *testing.T) {
 }
 
 func TestFitErrorSaysBothNumbers(t *testing.T) {
-	_, _, err := Choose(small, settings(nil), Float32(), CPUCosts, nil, 1*units.MiB)
+	_, _, err := Choose(small, settings(nil), DTypes(trace.Float32), CPUCosts, nil, 1*units.MiB)
 	var fit *FitError
 	if !errors.As(err, &fit) || fit.Limit != units.MiB || fit.Need <= units.MiB {
 		t.Errorf("1 MiB: %v", err)

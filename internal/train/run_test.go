@@ -17,6 +17,7 @@ import (
 	"github.com/snugml/snug/internal/cpu"
 	"github.com/snugml/snug/internal/metrics"
 	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
 )
 
 // tiny is a run of a few milliseconds an iteration: settings, with data in dir.
@@ -85,7 +86,7 @@ func (r *recorder) losses() (l []float64) {
 }
 
 func device(threads int) Device {
-	return Device{Name: "CPU", Exec: cpu.New(cpu.Options{Threads: threads}), DTypes: Float32(), Costs: CPUCosts}
+	return Device{Name: "CPU", Exec: cpu.New(cpu.Options{Threads: threads}), DTypes: DTypes(trace.Float32), Costs: CPUCosts}
 }
 
 // train runs c to its end, or to the stop that rec asks for, and returns the parameters.

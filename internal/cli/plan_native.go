@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/fit"
+	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/gpu"
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/train"
+	"github.com/snugml/snug/internal/units"
+)
+
+// cudaContext is what a bare CUDA context takes on an H200 (driver 580); smaller cards take less.
+const cudaContext = 532 * units.MiB
+
+// nativeTarget is where snug's own engine would run, and what it would store and pay there.
+type nativeTarget struct {
+	fit.Target
+	dtypes  gpt.Policy
+	costs   train.Costs
+	scratch func(*program.Op) units.Bytes
+	context units.Bytes
+}
+
+// onCPU is the target of device=cpu, and of a machine for which no GPU is named or found.
+func onCPU(c *config.Config) (nativeTarget, error) {
+	d, err := cpuDevice(c)
+	if err != nil {
+		return nativeTarget{}, err
+	}
+	defer d.Exec.Close()
+	t := fit.Target{Card: gpu.Card{Name: d.Name, Memory: train.FreeMemory()}, Limit: d.Limit}
+	return nativeTarget{Target: t, dtypes: d.DTypes, costs: d.Costs, scratch: d.Exec.Scratch}, nil
+}
+
+// nativePlan is what snug's own engine takes: the fastest policy that fits, and the runners-up.
+func nativePlan(o planOptions, t fit.Target) (*planReport, error) {
+	n := nativeTarget{Target: t, dtypes: train.DTypes(trace.DType(o.config.DType)), costs: train.GPUCosts, context: cudaContext}
+	if o.config.IsSet("device") && o.config.Device == "cpu" || t.Limit == 0 {
+		var err error
+		if n, err = onCPU(&o.config); err != nil {
+			return nil, err
+		}
+	}
+	p := &planReport{Engine: "native", Config: o.config.Map(config.Plan), Context: n.context, Suggestions: []planSuggestion{}, cfg: o.config, target: n.Target}
+	room := n.Limit
+	if room > 0 {
+		room = max(1, n.Limit-n.context)
+	}
+	found, err := train.Candidates(gpt.Model(o.config.Model()), &o.config, n.dtypes, n.costs, n.scratch, room)
+	var tight *train.FitError
+	if errors.As(err, &tight) { // plan the least that it can take
+		p.device(n.Target, false)
+		found, err = train.Candidates(gpt.Model(o.config.Model()), &o.config, n.dtypes, n.costs, n.scratch, tight.Need)
+		p.verdict = fmt.Sprintf("does not fit: the least it can take is %v, the limit is %v", tight.Need+n.context, n.Limit)
+	}
+	if err != nil {
+		return nil, usageError(err)
+	}
+	p.native(found[0], n)
+	for _, c := range found[1:] {
+		p.Suggestions = append(p.Suggestions, planSuggestion{Kind: "policy", Changes: map[string]any{"micro_batch": c.Step.Policy.MicroBatch}, SameTraining: true,
+			EffectiveBatch: o.config.EffectiveBatch(), Peak: n.peak("", c.Layout.Size), Fits: tight == nil, RelativeSpeed: found[0].Cost / c.Cost, Why: policyText(c.Step)})
+	}
+	return p, nil
+}
+
+func (n nativeTarget) peak(phase string, size units.Bytes) fit.Peak {
+	return fit.Peak{Phase: phase, Allocated: size, Reserved: size, Process: size + n.context}
+}
+
+// native fills in the plan of one candidate. The arena is one allocation, so allocated and reserved are the same.
+func (p *planReport) native(c train.Candidate, n nativeTarget) {
+	phase, ledger := c.Layout.Ledger()
+	p.Peak, p.Breakdown = n.peak(phase, c.Layout.Size), breakdown(ledger)
+	if p.verdict == "" {
+		p.device(n.Target, true)
+		p.verdict = fmt.Sprintf("takes %v, exactly %s bytes in one allocation", c.Layout.Size, count(int(c.Layout.Size)))
+	}
+	t := c.Layout.Trace()
+	var live units.Bytes
+	for _, ph := range t.Phases {
+		most := live
+		for _, e := range ph.Events {
+			if e.Free {
+				live -= t.Tensors[e.Tensor].Bytes
+			} else {
+				live += t.Tensors[e.Tensor].Bytes
+			}
+			most = max(most, live)
+		}
+		p.Phases = append(p.Phases, planPhase{ph.Name, most, c.Layout.Size})
+	}
+	p.Notes = append(p.Notes, "policy: "+policyText(c.Step))
+}
+
+// policyText says how a step is run.
+func policyText(s *gpt.Step) string {
+	text := fmt.Sprintf("%d sequences at once, logits of %d tokens", s.Policy.MicroBatch, s.Policy.LossChunk)
+	if again := recomputed(s); again != "" {
+		text += ", recomputing " + again
+	}
+	return text
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/term"
+	"github.com/snugml/snug/internal/train"
+)
+
+// trainOptions is what `snug train` was asked.
+type trainOptions struct {
+	config config.Config
+	again  string // the command line without init_from, for the line that says how to go on
+	json   bool
+}
+
+func newTrain(io *term.IO) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "train [CONFIG.py…] [--key=value…]",
+		Short: "Train a GPT on the GPU or the CPU, inside the memory you have",
+		Long: "train trains a GPT with nanoGPT's settings, config files and data. It says what the run will take, takes exactly that at the start,\n" +
+			"and never asks for more. batch_size * gradient_accumulation_steps is the effective batch; how many sequences go through at once\n" +
+			"is chosen to fit. Ctrl-C saves and says how to go on.",
+		Example: "  snug train config/train_shakespeare_char.py --device=cpu --compile=False\n" +
+			"  snug train config/train_gpt2.py --vram=11.69GiB\n" +
+			"  snug train config/train_gpt2.py --init_from=resume",
+	}
+	s := addSettings(cmd, config.Train)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o := trainOptions{json: wantJSON(cmd), again: s.again(args)}
+		var err error
+		if o.config, err = s.load(args); err != nil {
+			return err
+		}
+		return runTrain(cmd.Context(), io, o)
+	}
+	return cmd
+}
+
+// again is the command line to resume a run with these arguments.
+func (s *settings) again(files []string) string {
+	words := append([]string{"snug train"}, files...)
+	for _, o := range s.overrides {
+		if o.key != "init_from" {
+			words = append(words, "--"+o.key+"="+quoted(o.text))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// quoted is text as a shell takes it in one word.
+func quoted(text string) string {
+	if text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%") == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+func runTrain(ctx context.Context, io *term.IO, o trainOptions) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
+	device, err := openDevice(&o.config)
+	if err != nil {
+		return err
+	}
+	defer device.Exec.Close()
+	run, err := train.Prepare(o.config, device)
+	if err != nil {
+		return trainError(err)
+	}
+	defer run.Close()
+	view := newTrainView(io, o, run)
+	view.plan()
+	if err := run.Start(view); err != nil {
+		return err
+	}
+	err = run.Run(ctx)
+	view.bar.Clear()
+	if errors.Is(err, train.ErrStopped) {
+		fmt.Fprintf(io.Err, "stopped at iteration %d: go on with\n  %s --init_from=resume\n", run.Iter, o.again)
+		return &exitError{code: ExitFailed}
+	}
+	if err != nil {
+		return err
+	}
+	return view.end()
+}
+
+// trainError gives an error its exit code.
+func trainError(err error) error {
+	var fit *train.FitError
+	if errors.As(err, &fit) {
+		return &exitError{ExitDoesNotFit, err}
+	}
+	return err
+}

@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/term"
+	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/train"
+	"github.com/snugml/snug/internal/units"
+)
+
+// trainView shows a run: the plan, a bar with loss, speed and time left (lines where the output is piped), each
+// estimate, and the result. Estimates and the result are stdout's, everything else stderr's.
+type trainView struct {
+	io    *term.IO
+	o     trainOptions
+	run   *train.Run
+	bar   *term.Progress
+	first int // iteration at which the bar began
+	start time.Time
+	last  train.Iter
+	eval  train.Eval
+	saved string
+	speed float64 // tokens a second, averaged over the last iterations
+}
+
+func newTrainView(io *term.IO, o trainOptions, run *train.Run) *trainView {
+	total := int64(run.Config.MaxIters + 1 - run.Iter)
+	return &trainView{io: io, o: o, run: run, first: run.Iter, bar: io.Err.Progress("train", max(total, 1)), start: time.Now()}
+}
+
+// plan says what will run and what it takes, before it takes it.
+func (v *trainView) plan() {
+	m, p, c := v.run.Step.Model, v.run.Step.Policy, &v.run.Config
+	row := func(name, format string, args ...any) {
+		for i, part := range term.Wrapped(fmt.Sprintf(format, args...), max(40, v.io.Err.Width-9)) {
+			if i > 0 {
+				name = ""
+			}
+			fmt.Fprintf(v.io.Err, "%s%s\n", v.io.Err.Paint(term.Bold, fmt.Sprintf("%-8s ", name)), part)
+		}
+	}
+	row("device", "%s, %s", v.run.Device.Name, c.DType)
+	row("model", "%.2fM parameters: %d layers, %d heads, %d wide, block %d, vocabulary %d", float64(m.Params(true))/1e6, m.NLayer, m.NHead, m.NEmbd, m.BlockSize, m.VocabSize)
+	row("data", "%s: %s tokens to train on, %s to validate", filepath.Join(c.DataDir, c.Dataset), count(int(v.run.Set.Train.Len())), count(int(v.run.Set.Val.Len())))
+	batch := fmt.Sprintf("%d sequences, %s tokens an iteration, %d sequences at once", v.run.Step.Shape.Batch, count(v.run.Step.Shape.Batch*m.BlockSize), p.MicroBatch)
+	if again := recomputed(v.run.Step); again != "" {
+		batch += ", recomputing " + again
+	}
+	row("batch", "%s", batch)
+	row("memory", "%s", v.memory())
+	for _, note := range v.run.Notes {
+		row("note", "%s", note)
+	}
+	if v.run.Iter > 0 {
+		row("resume", "from iteration %d, best val loss %.4f", v.run.Iter, v.run.BestValLoss)
+	}
+}
+
+// memory is the plan in a line: the bytes to be taken, and what they are at the peak.
+func (v *trainView) memory() string {
+	size := v.run.Layout.Size
+	_, ledger := v.run.Layout.Ledger()
+	var parts []string
+	for _, s := range ledger.ByCategory() {
+		parts = append(parts, fmt.Sprintf("%s %v", plural(s.Category), s.Held))
+	}
+	text := fmt.Sprintf("%v (%s bytes), taken once: %s", size, count(int(size)), strings.Join(parts, ", "))
+	if limit := v.run.Device.Limit; limit > 0 {
+		text += fmt.Sprintf("; the limit is %v", limit)
+	}
+	return text
+}
+
+func plural(c trace.Category) string {
+	switch c {
+	case trace.Workspace, trace.Optimizer:
+		return string(c)
+	}
+	return string(c) + "s"
+}
+
+// recomputed counts the layers at each recompute level that is on.
+func recomputed(s *gpt.Step) string {
+	var parts []string
+	levels := s.Policy.Recompute
+	for i := 0; i < len(levels); {
+		j := i
+		for j < len(levels) && levels[j] == levels[i] {
+			j++
+		}
+		if levels[i] > 0 {
+			parts = append(parts, fmt.Sprintf("%v in %d of %d layers", levels[i], j-i, len(levels)))
+		}
+		i = j
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (v *trainView) Iter(it train.Iter) error {
+	v.last = it
+	if v.speed == 0 {
+		v.speed = it.TokensPS
+	}
+	v.speed = 0.9*v.speed + 0.1*it.TokensPS
+	if v.io.Err.TTY {
+		v.bar.Set(int64(it.Iter-v.first+1), fmt.Sprintf("iter %d  loss %.4f  %s tok/s", it.Iter, it.Loss, count(int(v.speed))))
+		return nil
+	}
+	if it.Iter%v.run.Config.LogInterval == 0 {
+		fmt.Fprintf(v.io.Err, "iter %d: loss %.4f, lr %.2e, norm %.3f, time %.2f ms, %s tok/s\n",
+			it.Iter, it.Loss, it.LR, it.GradNorm, it.Time.Seconds()*1e3, count(int(it.TokensPS)))
+	}
+	return nil
+}
+
+func (v *trainView) Eval(e train.Eval) error {
+	v.eval = e
+	v.bar.Clear()
+	if v.o.json {
+		return nil
+	}
+	best := ""
+	if e.Best && e.Iter > 0 {
+		best = v.io.Out.Paint(term.Green, ", best so far")
+	}
+	_, err := fmt.Fprintf(v.io.Out, "step %d: train loss %.4f, val loss %.4f%s\n", e.Iter, e.TrainLoss, e.ValLoss, best)
+	return err
+}
+
+func (v *trainView) Saved(path string, iter int) {
+	v.saved = path
+	v.bar.Clear()
+	fmt.Fprintf(v.io.Err, "saved iteration %d to %s\n", iter, path)
+}
+
+// trainResult is the end of a run as JSON shows it.
+type trainResult struct {
+	Iterations  int         `json:"iterations"`
+	Loss        *float64    `json:"loss"`
+	TrainLoss   *float64    `json:"train_loss"`
+	ValLoss     *float64    `json:"val_loss"`
+	BestValLoss *float64    `json:"best_val_loss"`
+	Seconds     float64     `json:"seconds"`
+	TokensPerS  float64     `json:"tokens_per_s"`
+	Planned     units.Bytes `json:"planned_bytes"`
+	Taken       units.Bytes `json:"taken_bytes"`
+	Checkpoint  string      `json:"checkpoint,omitempty"`
+	OutDir      string      `json:"out_dir"`
+}
+
+func (v *trainView) result() trainResult {
+	r := trainResult{Iterations: v.run.Iter - v.first, Seconds: time.Since(v.start).Seconds(), TokensPerS: v.speed,
+		Planned: v.run.Layout.Size, Taken: v.run.Exec.Taken(), Checkpoint: v.saved, OutDir: v.run.Config.OutDir}
+	if r.Iterations > 0 {
+		r.Loss = &v.last.Loss
+	}
+	if v.eval.ValLoss != 0 {
+		r.TrainLoss, r.ValLoss, r.BestValLoss = &v.eval.TrainLoss, &v.eval.ValLoss, &v.eval.BestValLoss
+	}
+	return r
+}
+
+// count prints n with commas between thousands.
+func count(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// end shows the result.
+func (v *trainView) end() error {
+	c := &v.run.Config
+	if v.o.json {
+		return writeJSON(v.io.Out, v.result())
+	}
+	if c.EvalOnly {
+		return nil
+	}
+	r := v.result()
+	fmt.Fprintf(v.io.Out, "%s iterations in %s, %s tok/s; %s bytes planned, %s taken\n", count(r.Iterations),
+		units.Duration(time.Duration(r.Seconds*float64(time.Second))), count(int(r.TokensPerS)), count(int(r.Planned)), count(int(r.Taken)))
+	return nil
+}
