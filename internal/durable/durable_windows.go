@@ -1,0 +1,15 @@
+package durable
+
+import (
+	"os"
+
+	"golang.org/x/sys/windows"
+)
+
+// syncDir does nothing: NTFS journals a rename.
+func syncDir(string) error { return nil }
+
+func lockFile(f *os.File) error {
+	const flags = windows.LOCKFILE_EXCLUSIVE_LOCK | windows.LOCKFILE_FAIL_IMMEDIATELY
+	return windows.LockFileEx(windows.Handle(f.Fd()), flags, 0, 1, 0, new(windows.Overlapped))
+}
