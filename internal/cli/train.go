@@ -83,12 +83,13 @@ func runTrain(ctx context.Context, io *term.IO, o trainOptions) error {
 	}
 	defer run.Close()
 	view := newTrainView(io, o, run)
+	defer view.close()
 	view.plan()
 	if err := run.Start(view); err != nil {
 		return err
 	}
 	err = run.Run(ctx)
-	view.bar.Clear()
+	view.close()
 	if errors.Is(err, train.ErrStopped) {
 		fmt.Fprintf(io.Err, "stopped at iteration %d: go on with\n  %s --init_from=resume\n", run.Iter, o.again)
 		return &exitError{code: ExitFailed}

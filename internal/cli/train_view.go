@@ -2,12 +2,15 @@ package cli
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/metrics"
+	"github.com/snugml/snug/internal/runs"
 	"github.com/snugml/snug/internal/term"
 	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/train"
@@ -27,11 +30,18 @@ type trainView struct {
 	eval  train.Eval
 	saved string
 	speed float64 // tokens a second, averaged over the last iterations
+
+	runs      string    // the folder that snug watch reads; empty where there is none
+	published time.Time // when it was last told
 }
 
 func newTrainView(io *term.IO, o trainOptions, run *train.Run) *trainView {
 	total := int64(run.Config.MaxIters + 1 - run.Iter)
-	return &trainView{io: io, o: o, run: run, first: run.Iter, bar: io.Err.Progress("train", max(total, 1)), start: time.Now()}
+	dir, err := runs.Dir(io.Env)
+	if err != nil {
+		dir = ""
+	}
+	return &trainView{io: io, o: o, run: run, first: run.Iter, bar: io.Err.Progress("train", max(total, 1)), start: time.Now(), runs: dir}
 }
 
 // plan says what will run and what it takes, before it takes it.
@@ -108,6 +118,7 @@ func (v *trainView) Iter(it train.Iter) error {
 		v.speed = it.TokensPS
 	}
 	v.speed = 0.9*v.speed + 0.1*it.TokensPS
+	v.publish(time.Now())
 	if v.io.Err.TTY {
 		v.bar.Set(int64(it.Iter-v.first+1), fmt.Sprintf("iter %d  loss %.4f  %s tok/s", it.Iter, it.Loss, count(int(v.speed))))
 		return nil
@@ -175,9 +186,14 @@ func count(n int) string {
 	return s
 }
 
-// end shows the result.
+// end draws the curve and shows the result.
 func (v *trainView) end() error {
 	c := &v.run.Config
+	if !c.EvalOnly {
+		if _, err := metrics.Draw(c.OutDir, "loss of "+c.OutDir); err != nil {
+			return err
+		}
+	}
 	if v.o.json {
 		return writeJSON(v.io.Out, v.result())
 	}
@@ -187,5 +203,34 @@ func (v *trainView) end() error {
 	r := v.result()
 	fmt.Fprintf(v.io.Out, "%s iterations in %s, %s tok/s; %s bytes planned, %s taken\n", count(r.Iterations),
 		units.Duration(time.Duration(r.Seconds*float64(time.Second))), count(int(r.TokensPerS)), count(int(r.Planned)), count(int(r.Taken)))
+	fmt.Fprintf(v.io.Out, "loss curve in %s, every iteration in %s\n", filepath.Join(c.OutDir, metrics.CurveName), filepath.Join(c.OutDir, metrics.Name))
 	return nil
+}
+
+// publishEvery is how often snug watch hears of a run.
+const publishEvery = time.Second
+
+// publish tells snug watch how the run goes. A run that cannot be published trains on: watching is no part of it.
+func (v *trainView) publish(now time.Time) {
+	if v.runs == "" || now.Sub(v.published) < publishEvery {
+		return
+	}
+	v.published = now
+	iteration, seconds, predicted := int64(v.last.Iter), v.last.Time.Seconds(), v.run.Layout.Size
+	r := runs.Run{PID: os.Getpid(), Processes: []int{os.Getpid()}, Command: v.o.again, Started: v.start, Updated: now, Attempt: 1,
+		Iteration: &iteration, Loss: &v.last.Loss, StepSeconds: &seconds, Predicted: &predicted, Allocated: &predicted}
+	if limit := v.run.Device.Limit; limit > 0 {
+		r.Limit = &limit
+	}
+	if runs.Publish(v.runs, r) != nil {
+		v.runs = ""
+	}
+}
+
+// close withdraws the run from snug watch.
+func (v *trainView) close() {
+	v.bar.Clear()
+	if v.runs != "" {
+		_ = runs.Withdraw(v.runs, os.Getpid()) // a file whose process has ended counts for nothing anyway
+	}
 }
