@@ -21,8 +21,8 @@ const (
 	copyShare     = 0.85
 	touches       = 3.0 // an activation is written once, read in forward and read in backward
 	fill          = 11  // tokens a multiprocessor
-	hostFixed     = 6.5e-3
-	hostPerTensor = 9e-6
+	hostFixed     = 3.6e-3
+	hostPerTensor = 22e-6
 )
 
 // seconds estimates one iteration of s: accumulation's micro-steps and the update.
