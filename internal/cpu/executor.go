@@ -84,13 +84,30 @@ func (x *Executor) Load(l *program.Layout) error {
 	}
 	x.memory, x.arena, x.layout = memory, aligned(memory)[:l.Size], l
 	for s := range l.Sections {
-		var phases []phase
-		for i := range l.Sections[s].Ops {
-			phases = append(phases, table[l.Sections[s].Ops[i].Code].bind(&binding{x, &l.Sections[s].Ops[i]})...)
-		}
-		x.sections = append(x.sections, phases)
+		x.sections = append(x.sections, x.bind(l.Sections[s].Ops))
 	}
 	return nil
+}
+
+// bind turns ops into phases. A run of ops of one kind that touch only tensors of their own (zeroing, AdamW) is one phase.
+func (x *Executor) bind(ops []program.Op) (list []phase) {
+	for i := 0; i < len(ops); {
+		code, end := ops[i].Code, i+1
+		phases := table[code].bind(&binding{x, &ops[i]})
+		for ; table[code].apart && end < len(ops) && ops[end].Code == code; end++ {
+			phases = append(phases, table[code].bind(&binding{x, &ops[end]})...)
+		}
+		if table[code].apart {
+			phases = []phase{merge(phases...)}
+		}
+		for _, ph := range phases {
+			if ph.n > 0 {
+				list = append(list, ph)
+			}
+		}
+		i = end
+	}
+	return list
 }
 
 // Taken is the size of the arena.

@@ -12,6 +12,7 @@ import (
 var table = [program.Codes]struct {
 	bind    func(*binding) []phase
 	scratch func(*Executor, *program.Op) int
+	apart   bool // one phase, and ops of this kind never touch each other's tensors
 }{
 	program.EncoderForward:           {bind: encoderForward},
 	program.EncoderBackward:          {bind: encoderBackward},
@@ -32,8 +33,8 @@ var table = [program.Codes]struct {
 	program.Loss:                     {bind: loss},
 	program.LossSum:                  {bind: lossSum},
 	program.GlobalNorm:               {bind: globalNorm, scratch: globalNormScratch},
-	program.AdamW:                    {bind: adamW},
-	program.Zero:                     {bind: zero},
+	program.AdamW:                    {bind: adamW, apart: true},
+	program.Zero:                     {bind: zero, apart: true},
 	program.Cast:                     {bind: cast},
 }
 
@@ -181,7 +182,7 @@ func layernormBackward(b *binding) []phase {
 			b.k.NormalizeBackward(dinp[n*C:][:C], dw, db, dy, x, weight, norm)
 		}
 	}}
-	return []phase{first, b.fold(dweight, part, chunks, 2*C), b.fold(dbias, part[C:], chunks, 2*C)}
+	return []phase{first, merge(b.fold(dweight, part, chunks, 2*C), b.fold(dbias, part[C:], chunks, 2*C))}
 }
 
 // fold is the second step: sum += the chunks' parts, which lie stride apart. A nil sum is no work.

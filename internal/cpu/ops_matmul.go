@@ -23,29 +23,33 @@ func (x *Executor) product(op *program.Op) *product {
 func matmulScratch(x *Executor, op *program.Op) int { return x.product(op).scratch(x.pool.threads) }
 
 func matmulForward(b *binding) []phase {
-	return b.matmul(b.f(0), b.f(1), b.f(2), b.f(3))
+	return b.matmul(b.f(0), b.f(1), b.f(2), b.f(3), nil)
 }
 
 func matmulBackwardInput(b *binding) []phase {
-	return b.matmul(b.f(0), b.f(1), b.f(2), nil)
+	return b.matmul(b.f(0), b.f(1), b.f(2), nil, nil)
 }
 
 func matmulBackwardWeight(b *binding) []phase {
-	return b.matmul(b.f(0), b.f(1), b.f(2), nil)
+	return b.matmul(b.f(0), b.f(1), b.f(2), nil, nil)
 }
 
-// matmulGeluForward writes pre, or out in its place where pre is absent, then applies GELU.
+// matmulGeluForward writes pre, or out in its place where pre is absent, then applies GELU to each part as it is done.
 func matmulGeluForward(b *binding) []phase {
 	out, pre := b.f(0), b.f(1)
 	if pre == nil {
 		pre = out
 	}
-	list := b.matmul(pre, b.f(2), b.f(3), b.f(4))
-	return append(list, elementwise(len(out), func(from, to int) { b.k.GeluForward(out[from:to], pre[from:to]) })...)
+	OC := b.Attrs.OC
+	return b.matmul(pre, b.f(2), b.f(3), b.f(4), func(row, rows, col, cols int) {
+		for n := row; n < row+rows; n++ {
+			b.k.GeluForward(out[n*OC+col:][:cols], pre[n*OC+col:][:cols])
+		}
+	})
 }
 
-func (b *binding) matmul(c, left, right, bias []float32) []phase {
+func (b *binding) matmul(c, left, right, bias []float32, done func(row, rows, col, cols int)) []phase {
 	p := b.product(b.Op)
-	p.c, p.a.data, p.b.data, p.bias = c, left, right, bias
+	p.c, p.a.data, p.b.data, p.bias, p.done = c, left, right, bias, done
 	return p.phases(b.scratch(), b.pool.threads)
 }

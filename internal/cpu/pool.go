@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"sort"
 	"sync"
 	"sync/atomic"
 )
@@ -10,6 +11,21 @@ import (
 type phase struct {
 	n  int
 	do func(i, worker int)
+}
+
+// merge is several phases, which need not wait for each other, as one.
+func merge(phases ...phase) phase {
+	ends := make([]int, len(phases))
+	n := 0
+	for k, ph := range phases {
+		n += ph.n
+		ends[k] = n
+	}
+	return phase{n, func(i, worker int) {
+		k := sort.SearchInts(ends, i+1)
+		ph := &phases[k]
+		ph.do(i-ends[k]+ph.n, worker)
+	}}
 }
 
 // pool is a team of threads that walk lists of phases together. Nothing is allocated while they do.

@@ -61,3 +61,27 @@ func BenchmarkPoolPhase(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(phases)), "ns/phase")
 }
+
+func TestMergeRunsEveryPieceOnce(t *testing.T) {
+	sizes := []int{0, 3, 0, 0, 1, 5, 0}
+	var phases []phase
+	got := make([][]int, len(sizes))
+	for k, n := range sizes {
+		got[k] = make([]int, n)
+		phases = append(phases, phase{n, func(i, _ int) { got[k][i]++ }})
+	}
+	all := merge(phases...)
+	for i := range all.n {
+		all.do(i, 0)
+	}
+	if all.n != 9 {
+		t.Errorf("%d pieces, want 9", all.n)
+	}
+	for k := range got {
+		for i, n := range got[k] {
+			if n != 1 {
+				t.Errorf("phase %d piece %d ran %d times", k, i, n)
+			}
+		}
+	}
+}

@@ -27,6 +27,8 @@ type product struct {
 	ldc     int
 	bias    []float32 // (N) or nil: what the sums start from
 	add     bool      // the sums start from C
+	// done, where not nil, is called once for every part of C when its sums are complete, while it is still near the core.
+	done func(row, rows, col, cols int)
 }
 
 const (
@@ -93,6 +95,9 @@ func (p *product) phases(scratch []byte, threads int) []phase {
 					t := piece{p, &c, scratch, scratch[c.tileAt+worker*c.tile:], at, k, kn}
 					for s := part * c.stay / parts; s < (part+1)*c.stay/parts; s++ {
 						t.row(s, from, min(from+c.group, chunk))
+					}
+					if p.done != nil && k+kn == p.K {
+						t.finish(part*c.stay/parts, (part+1)*c.stay/parts, from, min(from+c.group, chunk))
 					}
 				}})
 		}
@@ -219,6 +224,13 @@ func (t *piece) origin(s, j int) (row, col int) {
 		return s * t.g.MR, (t.at + j) * t.g.NR
 	}
 	return (t.at + j) * t.g.MR, s * t.g.NR
+}
+
+// finish tells done about the tiles of staying panels [s,sEnd) and the chunk's panels [j,jEnd).
+func (t *piece) finish(s, sEnd, j, jEnd int) {
+	row, col := t.origin(s, j)
+	rowEnd, colEnd := t.origin(sEnd, jEnd)
+	t.done(row, min(rowEnd, t.M)-row, col, min(colEnd, t.N)-col)
 }
 
 // edge computes one tile that reaches over the edge of C: in a whole tile of its own, from which the inside is copied.
