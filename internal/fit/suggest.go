@@ -278,22 +278,25 @@ func (s *search) smallest() {
 }
 
 // rank orders suggestions that leave training the same: settings alone before changes of the environment or of
-// train.py, faster before slower, and the extra-safe one after the best.
+// train.py, faster before slower, and the extra-safe one right after the best.
 func rank(found []Suggestion) []Suggestion {
 	slices.SortStableFunc(found, func(a, b Suggestion) int {
-		return cmp.Or(cmp.Compare(class(a), class(b)), cmp.Compare(b.RelativeSpeed, a.RelativeSpeed))
+		return cmp.Or(cmp.Compare(effort(a), effort(b)), cmp.Compare(b.RelativeSpeed, a.RelativeSpeed))
 	})
+	if i := slices.IndexFunc(found, func(s Suggestion) bool { return s.Safe }); i > 1 {
+		safe := found[i]
+		found = slices.Insert(slices.Delete(found, i, i+1), 1, safe)
+	}
 	return found
 }
 
-func class(s Suggestion) int {
+// effort is what a person must touch: settings, the environment, or train.py.
+func effort(s Suggestion) int {
 	switch {
-	case s.Safe:
-		return 1
 	case s.Patch != "":
-		return 3
-	case len(s.Env) > 0:
 		return 2
+	case len(s.Env) > 0:
+		return 1
 	}
 	return 0
 }
