@@ -18,9 +18,11 @@ import (
 
 // trainOptions is what `snug train` was asked.
 type trainOptions struct {
-	config config.Config
-	again  string // the command line without init_from, for the line that says how to go on
-	json   bool
+	config  config.Config
+	again   string // the command line without init_from, for the line that says how to go on
+	example bool   // nothing was given: the example's settings and text
+	prompt  string // what a sample at the end begins with; empty draws none
+	json    bool
 }
 
 func newTrain(io *term.IO) *cobra.Command {
@@ -29,14 +31,15 @@ func newTrain(io *term.IO) *cobra.Command {
 		Short: "Train a GPT on the GPU or the CPU, inside the memory you have",
 		Long: "train trains a GPT with nanoGPT's settings, config files and data. It says what the run will take, takes exactly that at the start,\n" +
 			"and never asks for more. batch_size * gradient_accumulation_steps is the effective batch; how many sequences go through at once\n" +
-			"is chosen to fit. Ctrl-C saves and says how to go on.",
-		Example: "  snug train config/train_shakespeare_char.py --device=cpu --compile=False\n" +
+			"is chosen to fit. Ctrl-C saves and says how to go on. With nothing given it trains a small character model for about a minute.",
+		Example: "  snug train\n" +
+			"  snug train config/train_shakespeare_char.py --device=cpu --compile=False\n" +
 			"  snug train config/train_gpt2.py --vram=11.69GiB\n" +
 			"  snug train config/train_gpt2.py --init_from=resume",
 	}
 	s := addSettings(cmd, config.Train)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		o := trainOptions{json: wantJSON(cmd), again: s.again(args)}
+		o := trainOptions{json: wantJSON(cmd), example: len(args) == 0 && len(s.overrides) == 0, again: s.again(args)}
 		var err error
 		if o.config, err = s.load(args); err != nil {
 			return err
@@ -72,6 +75,11 @@ func runTrain(ctx context.Context, io *term.IO, o trainOptions) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
+	if o.example {
+		if err := prepareExample(ctx, io, &o); err != nil {
+			return err
+		}
+	}
 	device, err := openDevice(&o.config)
 	if err != nil {
 		return err

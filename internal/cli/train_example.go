@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/example"
+	"github.com/snugml/snug/internal/prepare"
+	"github.com/snugml/snug/internal/term"
+)
+
+// prepareExample gives o the example's settings, and writes its text as a data set of characters and its settings as a
+// config file, with which the run can be resumed and changed.
+func prepareExample(ctx context.Context, io *term.IO, o *trainOptions) error {
+	text := example.Find(io.Env)
+	c := &o.config
+	if err := example.Settings(c); err != nil {
+		return err
+	}
+	fmt.Fprintf(io.Err, "nothing was given, so this is the example: a small GPT learns to write like %s\n", text.Name)
+	if _, err := prepare.Run(ctx, prepare.Options{Inputs: []string{"-"}, Stdin: bytes.NewReader(text.Bytes), Format: prepare.Text,
+		Tokenizer: prepare.Char, Out: filepath.Join(c.DataDir, c.Dataset), Overwrite: true}); err != nil {
+		return err
+	}
+	path := filepath.Join(c.OutDir, "config.py")
+	o.again = "snug train " + path
+	o.prompt = text.Start
+	return writeAside(path, []byte(exampleFile(c, path)))
+}
+
+// exampleFile is the settings that the example gives, as a config file.
+func exampleFile(c *config.Config, path string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# The example that snug train runs when nothing is given. Change it, then: snug train %s\n", path)
+	for i := range config.Table {
+		if row := &config.Table[i]; c.IsSet(row.Key) {
+			fmt.Fprintf(&b, "%s = %s\n", row.Key, config.Python(row.Value(c)))
+		}
+	}
+	return b.String()
+}
