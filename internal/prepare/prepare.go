@@ -370,6 +370,9 @@ func (r *run) pass(ctx context.Context, in *reader, newWorker func() func(*chunk
 			if err := sink(c); err != nil {
 				return err
 			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			chunks.Put(c)
 		}
 		return nil

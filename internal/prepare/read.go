@@ -63,10 +63,11 @@ type reader struct {
 // run reads from pos to the end.
 func (r *reader) run(ctx context.Context) error {
 	for r.pos.Source < len(r.sources) {
-		src := r.sources[r.pos.Source]
+		i := r.pos.Source
+		src := r.sources[i]
 		how := map[Format]func(source) error{Text: r.text, JSONL: r.lines, Parquet: r.parquet}[src.Format]
 		before := int64(0)
-		for _, s := range r.sources[:r.pos.Source] {
+		for _, s := range r.sources[:i] {
 			before += s.Size
 		}
 		r.read.Store(before)
@@ -76,7 +77,7 @@ func (r *reader) run(ctx context.Context) error {
 			}
 			return fmt.Errorf("read %s: %w", src.Path, reason(err))
 		}
-		r.pos = position{Source: r.pos.Source + 1, Document: r.pos.Document, Chars: r.pos.Chars}
+		r.pos = position{Source: i + 1, Document: r.pos.Document, Chars: r.pos.Chars}
 	}
 	return nil
 }
@@ -143,8 +144,8 @@ func (r *reader) text(src source) error {
 		}
 		last := w.eof && n == len(w.buf)
 		after.Offset += int64(n)
-		if last {
-			after.Document++
+		if last { // the document ends once: whoever goes on from here begins the next file
+			after = position{Source: r.pos.Source + 1, Document: r.pos.Document + 1, Chars: after.Chars}
 		}
 		if err := r.send(w.buf[:n], after, func(c *chunk) { c.ends, c.val = last, inVal }); err != nil {
 			return err
