@@ -29,6 +29,8 @@ type Diagnosis struct {
 	Alloc   torch.AllocConf
 	Room    units.Bytes    // what PyTorch's allocator could have had; 0 unknown
 	Peak    *torch.Failure // the simulated run's own failure, nil where it does not fail or is not known
+	Fixes   []Fix          // the best first
+	options torch.Options
 }
 
 // Cause is the likeliest cause.
@@ -46,7 +48,7 @@ func Diagnose(c Case) *Diagnosis {
 	if f == nil {
 		return nil
 	}
-	d := &Diagnosis{Failure: f, Run: &c.Log.Run, Phase: c.Log.Phase(), Budget: budget(f.Facts), Room: f.Facts.Room()}
+	d := &Diagnosis{Failure: f, Run: &c.Log.Run, Phase: c.Log.Phase(), Budget: budget(f.Facts), Room: f.Facts.Room(), options: c.Options}
 	if conf, err := torch.ParseAllocConf(d.Run.AllocConf); err == nil {
 		d.Alloc = conf
 	}
@@ -62,6 +64,7 @@ func Diagnose(c Case) *Diagnosis {
 		d.Budget.Categories = s.limited.LedgerAtFailure().ByCategory()
 	}
 	d.Causes = e.findings()
+	d.Fixes = d.fixes(c.Options)
 	return d
 }
 
