@@ -32,6 +32,7 @@ const (
 var commands = []func(*term.IO) *cobra.Command{
 	newTrain,
 	newPlan,
+	newDoctor,
 	newBench,
 	newGPUs,
 	newWatch,

@@ -9,7 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/snugml/snug/internal/torch"
+	"github.com/snugml/snug/internal/fit"
+	"github.com/snugml/snug/internal/gpu"
 )
 
 // expected is what a corpus log's JSON file says: facts that are not in it are absent from the log too.
@@ -21,7 +22,13 @@ type expected struct {
 }
 
 // h200 is the card of the two measured logs; which card it is only decides small workspaces.
-var h200 = torch.Device{Capability: 90, SMs: 132, L2: 50 << 20}
+func h200(t *testing.T) fit.Target {
+	card, err := gpu.Match("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fit.OnCard(card)
+}
 
 // Every log of testdata/corpus gives the facts, the phase, the cause and the tensor written beside it, and no other fact.
 func TestCorpus(t *testing.T) {
@@ -48,7 +55,7 @@ func TestCorpus(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d := Diagnose(Case{Log: l, Config: l.Run.Config(), Options: torch.Options{Device: h200}})
+			d := Diagnose(Case{Log: l, Config: l.Run.Config(), Target: h200(t)})
 			if d == nil {
 				t.Fatal("no failure found")
 			}

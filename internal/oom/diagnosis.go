@@ -4,6 +4,8 @@ import (
 	"strconv"
 
 	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/fit"
+	"github.com/snugml/snug/internal/i18n"
 	"github.com/snugml/snug/internal/torch"
 	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/units"
@@ -13,12 +15,14 @@ import (
 type Case struct {
 	Log     *Log
 	Config  *config.Config // the run's settings, nil when nobody knows them
-	Options torch.Options  // of the simulated run: the card, DDP, resuming
+	Target  fit.Target     // the card; its limit is replaced by the message's own figures where they tell
+	Options torch.Options  // of the simulated run: DDP, resuming
 }
 
 // Diagnosis is what a log's failure was, and why.
 type Diagnosis struct {
 	Failure *Failure
+	Others  int // further failures in the log
 	Run     *Run
 	Phase   Phase
 	Causes  []Finding // the likeliest first, never empty
@@ -30,7 +34,7 @@ type Diagnosis struct {
 	Room    units.Bytes    // what PyTorch's allocator could have had; 0 unknown
 	Peak    *torch.Failure // the simulated run's own failure, nil where it does not fail or is not known
 	Fixes   []Fix          // the best first
-	options torch.Options
+	base    *simulation    // nil when the run is not simulated
 }
 
 // Cause is the likeliest cause.
@@ -48,23 +52,24 @@ func Diagnose(c Case) *Diagnosis {
 	if f == nil {
 		return nil
 	}
-	d := &Diagnosis{Failure: f, Run: &c.Log.Run, Phase: c.Log.Phase(), Budget: budget(f.Facts), Room: f.Facts.Room(), options: c.Options}
+	d := &Diagnosis{Failure: f, Others: len(c.Log.Failures) - 1, Run: &c.Log.Run, Phase: c.Log.Phase(), Budget: budget(f.Facts), Room: f.Facts.Room()}
 	if conf, err := torch.ParseAllocConf(d.Run.AllocConf); err == nil {
 		d.Alloc = conf
 	}
-	s := d.simulate(c)
+	d.base = d.simulate(c)
+	s := d.base
 	d.Tensor = name(f, d.Phase, s, d.Run)
 	e := &evidence{Failure: f, run: d.Run, phase: d.Phase, budget: d.Budget, batch: batchSize(d.Run), limit: d.Room,
 		resuming: d.Run.Setting("init_from") == "resume" || c.Options.Resume}
 	if s != nil {
-		e.batch, e.static = s.cfg.BatchSize, s.static()
+		e.batch, e.static = c.Config.BatchSize, s.static()
 		d.Peak = s.limited.Failure
 		e.fails = d.Peak != nil
 		e.here = e.fails && d.Phase.inPhase(d.Peak.Phase, d.Peak.Stage)
 		d.Budget.Categories = s.limited.LedgerAtFailure().ByCategory()
 	}
 	d.Causes = e.findings()
-	d.Fixes = d.fixes(c.Options)
+	d.Fixes = d.fixes()
 	return d
 }
 
@@ -74,7 +79,7 @@ func (d *Diagnosis) simulate(c Case) *simulation {
 		return nil
 	}
 	d.Config = c.Config
-	s, err := simulate(*c.Config, c.Options, d.Alloc, d.Room)
+	s, err := simulate(c, d.Alloc, d.Room)
 	if err != nil {
 		return nil
 	}
@@ -92,17 +97,19 @@ func doubts(r *Run, cfg *config.Config, tr *trace.Trace, world int) []Doubt {
 	if r.Tokens > 0 && r.Tokens != tokens {
 		found = append(found, Doubt{"tokens", r.Tokens, tokens})
 	}
-	// nanoGPT counts without the position embeddings, and prints hundredths of a million.
-	var params int64
-	for _, t := range tr.Tensors {
-		if t.Category == trace.Weight && t.Name != "transformer.wpe.weight" {
-			params += int64(t.Bytes) / t.DType.Size()
-		}
-	}
+	params := parameters(tr) // nanoGPT prints hundredths of a million
 	if diff := r.Parameters - params; r.Trainer == "nanogpt" && r.Parameters > 0 && (diff > 5001 || diff < -5001) {
 		found = append(found, Doubt{"parameters", r.Parameters, params})
 	}
 	return found
+}
+
+// Simulated is the card as it was, and the run on it; nil when the run's settings are not known.
+func (d *Diagnosis) Simulated() (*fit.Outcome, fit.Target) {
+	if d.base == nil {
+		return nil, fit.Target{}
+	}
+	return d.base.outcome, d.base.target
 }
 
 // batchSize is the batch that the log tells of, under the names of several trainers; 0 unknown.
@@ -113,4 +120,25 @@ func batchSize(r *Run) int {
 		}
 	}
 	return 0
+}
+
+// Asks is what would make the diagnosis better.
+func (d *Diagnosis) Asks() []i18n.Message {
+	var asks []i18n.Message
+	if d.Run.GPUName == "" && d.Failure.Kind != Host {
+		asks = append(asks, i18n.M("ask.gpu"))
+	}
+	if d.Run.Torch == "" && (d.Failure.Facts.Framework == "pytorch" || d.Failure.Facts.Framework == "") {
+		asks = append(asks, i18n.M("ask.torch"))
+	}
+	if d.base == nil && d.Failure.Kind != Host && d.Run.Trainer == "nanogpt" || len(d.Doubts) > 0 {
+		asks = append(asks, i18n.M("ask.config"))
+	}
+	if len(d.Failure.Trace) == 0 {
+		asks = append(asks, i18n.M("ask.traceback"))
+	}
+	if d.Failure.Facts.Tried == nil && d.Failure.Kind == Device {
+		asks = append(asks, i18n.M("ask.message"))
+	}
+	return asks
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/fit"
 	"github.com/snugml/snug/internal/torch"
 	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/units"
@@ -30,22 +30,25 @@ type Tensor struct {
 
 // simulation is the configuration's run, as PyTorch would have had it on that card.
 type simulation struct {
-	cfg     config.Config
-	conf    torch.AllocConf
+	target  fit.Target // the card as it was: the limit is what this process could have had
+	outcome *fit.Outcome
 	trace   *trace.Trace
-	limited torch.Result // under what the message says there was
-	free    torch.Result // without a limit
+	limited torch.Result // under the room that the message tells of
 }
 
 // simulate builds the run of cfg and gives it the room that the message tells of.
-func simulate(cfg config.Config, opt torch.Options, conf torch.AllocConf, room units.Bytes) (*simulation, error) {
-	tr, err := torch.Build(cfg, opt)
+func simulate(c Case, conf torch.AllocConf, room units.Bytes) (*simulation, error) {
+	target := c.Target
+	if room > 0 {
+		target.Limit = room + torch.ProcessMemory(0, target.Device()).Context
+	}
+	o, err := fit.Try(fit.Setup{Config: *c.Config, AllocConf: conf, Options: c.Options}, target)
 	if err != nil {
 		return nil, err
 	}
-	s := &simulation{cfg: cfg, conf: conf, trace: tr, free: torch.Simulate(tr, conf, 0)}
+	s := &simulation{target: target, outcome: o, trace: o.Trace}
 	if room > 0 {
-		s.limited = torch.Simulate(tr, conf, room)
+		s.limited = torch.Simulate(o.Trace, conf, room)
 	}
 	return s, nil
 }
@@ -53,9 +56,10 @@ func simulate(cfg config.Config, opt torch.Options, conf torch.AllocConf, room u
 // static is what the run needs whatever the batch: weights, gradients and optimizer at the peak.
 func (s *simulation) static() units.Bytes {
 	var sum units.Bytes
-	for i := range s.free.Phases {
+	free := &s.outcome.Result
+	for i := range free.Phases {
 		var here units.Bytes
-		for _, c := range s.free.LedgerOf(i).ByCategory() {
+		for _, c := range free.LedgerOf(i).ByCategory() {
 			if c.Category == trace.Weight || c.Category == trace.Gradient || c.Category == trace.Optimizer {
 				here += c.Held
 			}
@@ -121,7 +125,7 @@ func (s *simulation) find(f *Failure, phase Phase, size Size) (trace.Tensor, Cer
 				continue
 			}
 			allocated += t.Bytes
-			if !size.Holds(s.conf.Asked(t.Bytes)) || !f.Buffer.fits(t) {
+			if !size.Holds(s.outcome.Setup.AllocConf.Asked(t.Bytes)) || !f.Buffer.fits(t) {
 				continue
 			}
 			certainty := Likely
