@@ -124,7 +124,7 @@ func (w *writer) budget() []block {
 		whole = *b.Total
 	}
 	t := &term.Table{Columns: []term.Column{{Title: ""}, {Title: "GiB", Align: term.Right}, {Title: ""}}}
-	add := func(indent int, label string, v *units.Bytes, note string) {
+	add := func(indent int, label string, v *units.Bytes) {
 		if v == nil {
 			return
 		}
@@ -132,22 +132,25 @@ func (w *writer) budget() []block {
 		if whole > 0 {
 			share = min(1, float64(*v)/float64(whole))
 		}
-		t.Add(strings.Repeat("  ", indent)+label, strings.TrimSuffix(w.l.GiB(*v), " GiB"), strings.TrimRight(w.out.Bar(share, 24), " ")+note)
+		t.Add(strings.Repeat("  ", indent)+label, strings.TrimSuffix(w.l.GiB(*v), " GiB"), strings.TrimRight(w.out.Bar(share, 24), " "))
 	}
-	add(0, w.say("budget.total"), b.Total, "")
-	add(0, w.say("budget.limit"), w.d.Failure.Facts.Limit, "")
-	add(0, w.say("budget.free"), b.Free, "")
-	add(0, w.say("budget.others"), b.Others, "")
-	add(0, w.say("budget.process"), b.Process, "")
-	add(1, w.say("budget.non_pytorch"), b.NonPyTorch, "")
-	add(1, w.say("budget.unused"), b.Unused, "")
-	add(1, w.say("budget.allocated"), b.Allocated, "")
+	add(0, w.say("budget.total"), b.Total)
+	add(0, w.say("budget.limit"), w.d.Failure.Facts.Limit)
+	add(0, w.say("budget.free"), b.Free)
+	add(0, w.say("budget.others"), b.Others)
+	add(0, w.say("budget.process"), b.Process)
+	add(1, w.say("budget.non_pytorch"), b.NonPyTorch)
+	add(1, w.say("budget.unused"), b.Unused)
+	add(1, w.say("budget.allocated"), b.Allocated)
+	var list []string
 	for _, c := range b.Categories {
-		held := c.Held
-		add(2, w.say("category."+string(c.Category)), &held, " "+w.say("budget.simulated"))
+		if held := c.Held; held >= 5*units.MiB {
+			add(2, "≈ "+w.say("category."+string(c.Category)), &held)
+			list = []string{w.say("budget.simulated")}
+		}
 	}
-	add(0, w.say("budget.tried"), w.d.Failure.Facts.Tried, "")
-	return []block{{heading: w.say("section.budget"), table: t}}
+	add(0, w.say("budget.tried"), w.d.Failure.Facts.Tried)
+	return []block{{heading: w.say("section.budget"), table: t, list: list}}
 }
 
 func (w *writer) causes() block {
