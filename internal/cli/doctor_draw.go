@@ -48,6 +48,9 @@ func wrapped(out *term.Stream, text, first, rest string, width int) {
 	}
 }
 
+// sideBySide is the least width at which a table's sentences stand beside its figures; below it they go under them.
+const sideBySide = 100
+
 // indented prints a table two columns to the right; piped, it is tab-separated as all are.
 func indented(out *term.Stream, t *term.Table, width int) error {
 	if !out.TTY {
@@ -55,8 +58,22 @@ func indented(out *term.Stream, t *term.Table, width int) error {
 	}
 	narrow := *out
 	narrow.Width = width - 2
-	for _, line := range t.Lines(&narrow) {
+	last := len(t.Columns) - 1
+	if width >= sideBySide || t.Columns[last].Align != term.Wrap || last < 2 {
+		for _, line := range t.Lines(&narrow) {
+			fmt.Fprintln(out, "  "+strings.TrimRight(line, " "))
+		}
+		return nil
+	}
+	figures := &term.Table{Columns: t.Columns[:last]}
+	for _, row := range t.Rows {
+		figures.Add(row[:last]...)
+	}
+	for i, line := range figures.Lines(&narrow) {
 		fmt.Fprintln(out, "  "+strings.TrimRight(line, " "))
+		if i > 0 {
+			wrapped(out, t.Rows[i-1][last], "      ", "      ", width)
+		}
 	}
 	return nil
 }
