@@ -1,6 +1,9 @@
 package cpu
 
-import "github.com/snugml/snug/internal/philox"
+import (
+	"github.com/snugml/snug/internal/cpu/kernel"
+	"github.com/snugml/snug/internal/philox"
+)
 
 // Dropout says which elements of a tensor are dropped. Nothing is stored: forward and backward ask the same counter.
 //
@@ -33,19 +36,35 @@ func (d Dropout) counter(b, group int) [4]uint32 {
 // threshold is floor(P * 2^32), at most 2^32-1.
 func (d Dropout) threshold() uint32 { return uint32(min(d.P*(1<<32), 1<<32-1)) }
 
-// mask calls f with the scale of n elements of sequence b from elem on, drawing four at a time.
-func (d Dropout) mask(b, elem, n int, f func(i int, scale float32)) {
-	kept, limit, key := float32(1/(1-d.P)), d.threshold(), philox.Key(d.Seed)
-	var words [4]uint32
-	for i := range n {
-		e := elem + i
-		if i == 0 || e%4 == 0 {
-			words = philox.Block(d.counter(b, e/4), key)
-		}
-		scale := kept
-		if words[e%4] < limit {
-			scale = 0
-		}
-		f(i, scale)
-	}
+// scales walks over the scales of some elements, up to 256 at a time:
+//
+//	for s := b.scales(sequence, elem, n); s.next(b.k); {
+//		for i, v := range s.part() { out[s.at+i] = x[s.at+i] * v }
+//	}
+type scales struct {
+	Dropout
+	sequence  int
+	elem, end int // the elements that are left
+	start     int // the first one of all
+	at        int // where the current part starts, from start
+	from, to  int // the current part in buf
+	buf       [256]float32
 }
+
+func (d Dropout) scales(sequence, elem, n int) scales {
+	return scales{Dropout: d, sequence: sequence, elem: elem, start: elem, end: elem + n}
+}
+
+func (s *scales) next(k *kernel.Set) bool {
+	if s.elem >= s.end {
+		return false
+	}
+	group := s.elem / 4
+	k.Scales(&s.buf, s.counter(s.sequence, group), philox.Key(s.Seed), s.threshold(), float32(1/(1-s.P)))
+	s.at, s.from = s.elem-s.start, s.elem-4*group
+	s.to = min(len(s.buf), s.end-4*group)
+	s.elem = 4*group + s.to
+	return true
+}
+
+func (s *scales) part() []float32 { return s.buf[s.from:s.to] }

@@ -86,10 +86,12 @@ func encoderBackward(b *binding) []phase {
 			row := dout[n*C+c : n*C+end]
 			token, pos := dwte[int(idx[n])*C+c:][:end-c], dwpe[n%T*C+c:][:end-c]
 			if b.Attrs.Dropout > 0 {
-				b.dropout().mask(n/T, n%T*C+c, len(row), func(i int, scale float32) {
-					token[i] += row[i] * scale
-					pos[i] += row[i] * scale
-				})
+				for s := b.dropout().scales(n/T, n%T*C+c, len(row)); s.next(b.k); {
+					for i, scale := range s.part() {
+						token[s.at+i] += row[s.at+i] * scale
+						pos[s.at+i] += row[s.at+i] * scale
+					}
+				}
 				continue
 			}
 			b.k.Add(token, token, row)
@@ -98,16 +100,20 @@ func encoderBackward(b *binding) []phase {
 	}}}
 }
 
-// drop is out = x * mask for elements [elem, elem+len(x)) of sequence s; with nothing to drop it does nothing where out is x.
-func (b *binding) drop(out, x []float32, s, elem int) {
+// drop is out = x * mask for elements [elem, elem+len(x)) of a sequence; with nothing to drop it does nothing where out is x.
+func (b *binding) drop(out, x []float32, sequence, elem int) {
 	if b.Attrs.Dropout == 0 {
 		if &out[0] != &x[0] {
 			copy(out, x)
 		}
 		return
 	}
-	d := b.dropout()
-	d.mask(s, elem, len(x), func(i int, scale float32) { out[i] = x[i] * scale })
+	for s := b.dropout().scales(sequence, elem, len(x)); s.next(b.k); {
+		o, v := out[s.at:], x[s.at:]
+		for i, scale := range s.part() {
+			o[i] = v[i] * scale
+		}
+	}
 }
 
 func layernormForward(b *binding) []phase {
@@ -131,14 +137,18 @@ func residualForward(b *binding) []phase {
 	return rowwise(b.Attrs.B*T, C, func(n int) { b.residual(out[n*C:][:C], x[n*C:][:C], branch[n*C:][:C], n/T, n%T*C) })
 }
 
-// residual is out = a + dropout(branch) on a part of sequence s that starts at elem. out may be a or branch.
-func (b *binding) residual(out, a, branch []float32, s, elem int) {
+// residual is out = a + dropout(branch) on a part of a sequence that starts at elem. out may be a or branch.
+func (b *binding) residual(out, a, branch []float32, sequence, elem int) {
 	if b.Attrs.Dropout == 0 {
 		b.k.Add(out, a, branch)
 		return
 	}
-	d := b.dropout()
-	d.mask(s, elem, len(out), func(i int, scale float32) { out[i] = a[i] + branch[i]*scale })
+	for s := b.dropout().scales(sequence, elem, len(out)); s.next(b.k); {
+		o, v, w := out[s.at:], a[s.at:], branch[s.at:]
+		for i, scale := range s.part() {
+			o[i] = v[i] + w[i]*scale
+		}
+	}
 }
 
 func residualLayernormForward(b *binding) []phase {

@@ -153,3 +153,23 @@ func TestF32ProductsAreAsAccurateAsFloat32(t *testing.T) {
 		}
 	}
 }
+
+// A NaN in a factor, whatever its bits, reaches every sum it belongs to, and no other.
+func TestProductKeepsNaN(t *testing.T) {
+	rng := rand.New(rand.NewPCG(13, 14))
+	const M, N, K = 35, 37, 70
+	for _, g := range gemms() {
+		for _, bits := range []uint32{0x7fc00000, 0xffffffff, 0x7f800001} {
+			for layout := range 4 {
+				p := &product{g: g, M: M, N: N, K: K, ldc: N, a: factor(rng, M, K, layout&1 != 0), b: factor(rng, N, K, layout&2 != 0), c: make([]float32, M*N)}
+				p.a.data[33*p.a.outer+40*p.a.inner] = math.Float32frombits(bits)
+				runProduct(p, 1)
+				for i, v := range p.c {
+					if isNaN := v != v; isNaN != (i/N == 33) {
+						t.Fatalf("%s layout %d: NaN %x in row 33, but element (%d,%d) is %g", g.Name, layout, bits, i/N, i%N, v)
+					}
+				}
+			}
+		}
+	}
+}

@@ -87,6 +87,11 @@ func normalizeBackwardAddAVX2(dx []float32, dw []float32, db []float32, dy []flo
 //go:noescape
 func adamWAVX2(param []float32, m []float32, v []float32, grad []float32, clip float32, beta1 float32, oneBeta1 float32, beta2 float32, oneBeta2 float32, decay float32, step float32, invCorrection float32, eps float32)
 
+// scalesAVX2: dst[4i+j] = 0 where word j of Philox4x32-10 of (group+i, c1, c2, c3) is below limit, else kept.
+//
+//go:noescape
+func scalesAVX2(dst *[256]float32, group uint32, c1 uint32, c2 uint32, c3 uint32, k0 uint32, k1 uint32, limit uint32, kept float32)
+
 // multiplyAVX2: Gemm.Multiply; see kernel.Block.
 //
 //go:noescape

@@ -1597,6 +1597,314 @@ end17:
 	VZEROUPPER
 	RET
 
+// func scalesAVX2(dst *[256]float32, group uint32, c1 uint32, c2 uint32, c3 uint32, k0 uint32, k1 uint32, limit uint32, kept float32)
+// Requires: AVX, AVX2
+TEXT ·scalesAVX2(SB), NOSPLIT, $0-40
+	MOVQ         dst+0(FP), AX
+	VBROADCASTSS group+8(FP), Y0
+	VPADDD       orderAVX2<>+0(SB), Y0, Y0
+	VBROADCASTSS limit+32(FP), Y1
+	VBROADCASTSS kept+36(FP), Y2
+	MOVQ         $0x00000008, CX
+
+block:
+	VBROADCASTSS c1+12(FP), Y4
+	VBROADCASTSS c2+16(FP), Y5
+	VBROADCASTSS c3+20(FP), Y6
+	VMOVDQU      Y0, Y3
+	VBROADCASTSS k0+24(FP), Y7
+	VBROADCASTSS k1+28(FP), Y8
+	VPSRLQ       $0x20, Y3, Y9
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y3, Y11
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y9, Y9
+	VPSRLQ       $0x20, Y11, Y3
+	VPSLLQ       $0x20, Y9, Y10
+	VPBLENDD     $0xaa, Y9, Y3, Y3
+	VPBLENDD     $0xaa, Y10, Y11, Y10
+	VPSRLQ       $0x20, Y5, Y9
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y5, Y12
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y9, Y9
+	VPSRLQ       $0x20, Y12, Y5
+	VPSLLQ       $0x20, Y9, Y11
+	VPBLENDD     $0xaa, Y9, Y5, Y5
+	VPBLENDD     $0xaa, Y11, Y12, Y11
+	VPXOR        Y4, Y5, Y5
+	VPXOR        Y7, Y5, Y5
+	VPXOR        Y6, Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPADDD       c9e3779b9AVX2<>+0(SB), Y7, Y7
+	VPADDD       cbb67ae85AVX2<>+0(SB), Y8, Y8
+	VPSRLQ       $0x20, Y5, Y4
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y5, Y9
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y9, Y5
+	VPSLLQ       $0x20, Y4, Y6
+	VPBLENDD     $0xaa, Y4, Y5, Y5
+	VPBLENDD     $0xaa, Y6, Y9, Y6
+	VPSRLQ       $0x20, Y3, Y4
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y3, Y12
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y12, Y3
+	VPSLLQ       $0x20, Y4, Y9
+	VPBLENDD     $0xaa, Y4, Y3, Y3
+	VPBLENDD     $0xaa, Y9, Y12, Y9
+	VPXOR        Y11, Y3, Y3
+	VPXOR        Y7, Y3, Y3
+	VPXOR        Y10, Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPADDD       c9e3779b9AVX2<>+0(SB), Y7, Y7
+	VPADDD       cbb67ae85AVX2<>+0(SB), Y8, Y8
+	VPSRLQ       $0x20, Y3, Y4
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y3, Y11
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y11, Y3
+	VPSLLQ       $0x20, Y4, Y10
+	VPBLENDD     $0xaa, Y4, Y3, Y3
+	VPBLENDD     $0xaa, Y10, Y11, Y10
+	VPSRLQ       $0x20, Y5, Y4
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y5, Y12
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y12, Y5
+	VPSLLQ       $0x20, Y4, Y11
+	VPBLENDD     $0xaa, Y4, Y5, Y5
+	VPBLENDD     $0xaa, Y11, Y12, Y11
+	VPXOR        Y9, Y5, Y5
+	VPXOR        Y7, Y5, Y5
+	VPXOR        Y6, Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPADDD       c9e3779b9AVX2<>+0(SB), Y7, Y7
+	VPADDD       cbb67ae85AVX2<>+0(SB), Y8, Y8
+	VPSRLQ       $0x20, Y5, Y4
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y5, Y9
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y9, Y5
+	VPSLLQ       $0x20, Y4, Y6
+	VPBLENDD     $0xaa, Y4, Y5, Y5
+	VPBLENDD     $0xaa, Y6, Y9, Y6
+	VPSRLQ       $0x20, Y3, Y4
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y3, Y12
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y12, Y3
+	VPSLLQ       $0x20, Y4, Y9
+	VPBLENDD     $0xaa, Y4, Y3, Y3
+	VPBLENDD     $0xaa, Y9, Y12, Y9
+	VPXOR        Y11, Y3, Y3
+	VPXOR        Y7, Y3, Y3
+	VPXOR        Y10, Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPADDD       c9e3779b9AVX2<>+0(SB), Y7, Y7
+	VPADDD       cbb67ae85AVX2<>+0(SB), Y8, Y8
+	VPSRLQ       $0x20, Y3, Y4
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y3, Y11
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y11, Y3
+	VPSLLQ       $0x20, Y4, Y10
+	VPBLENDD     $0xaa, Y4, Y3, Y3
+	VPBLENDD     $0xaa, Y10, Y11, Y10
+	VPSRLQ       $0x20, Y5, Y4
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y5, Y12
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y12, Y5
+	VPSLLQ       $0x20, Y4, Y11
+	VPBLENDD     $0xaa, Y4, Y5, Y5
+	VPBLENDD     $0xaa, Y11, Y12, Y11
+	VPXOR        Y9, Y5, Y5
+	VPXOR        Y7, Y5, Y5
+	VPXOR        Y6, Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPADDD       c9e3779b9AVX2<>+0(SB), Y7, Y7
+	VPADDD       cbb67ae85AVX2<>+0(SB), Y8, Y8
+	VPSRLQ       $0x20, Y5, Y4
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y5, Y9
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y9, Y5
+	VPSLLQ       $0x20, Y4, Y6
+	VPBLENDD     $0xaa, Y4, Y5, Y5
+	VPBLENDD     $0xaa, Y6, Y9, Y6
+	VPSRLQ       $0x20, Y3, Y4
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y3, Y12
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y12, Y3
+	VPSLLQ       $0x20, Y4, Y9
+	VPBLENDD     $0xaa, Y4, Y3, Y3
+	VPBLENDD     $0xaa, Y9, Y12, Y9
+	VPXOR        Y11, Y3, Y3
+	VPXOR        Y7, Y3, Y3
+	VPXOR        Y10, Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPADDD       c9e3779b9AVX2<>+0(SB), Y7, Y7
+	VPADDD       cbb67ae85AVX2<>+0(SB), Y8, Y8
+	VPSRLQ       $0x20, Y3, Y4
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y3, Y11
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y11, Y3
+	VPSLLQ       $0x20, Y4, Y10
+	VPBLENDD     $0xaa, Y4, Y3, Y3
+	VPBLENDD     $0xaa, Y10, Y11, Y10
+	VPSRLQ       $0x20, Y5, Y4
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y5, Y12
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y12, Y5
+	VPSLLQ       $0x20, Y4, Y11
+	VPBLENDD     $0xaa, Y4, Y5, Y5
+	VPBLENDD     $0xaa, Y11, Y12, Y11
+	VPXOR        Y9, Y5, Y5
+	VPXOR        Y7, Y5, Y5
+	VPXOR        Y6, Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPADDD       c9e3779b9AVX2<>+0(SB), Y7, Y7
+	VPADDD       cbb67ae85AVX2<>+0(SB), Y8, Y8
+	VPSRLQ       $0x20, Y5, Y4
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y5, Y9
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y9, Y5
+	VPSLLQ       $0x20, Y4, Y6
+	VPBLENDD     $0xaa, Y4, Y5, Y5
+	VPBLENDD     $0xaa, Y6, Y9, Y6
+	VPSRLQ       $0x20, Y3, Y4
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y3, Y12
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y12, Y3
+	VPSLLQ       $0x20, Y4, Y9
+	VPBLENDD     $0xaa, Y4, Y3, Y3
+	VPBLENDD     $0xaa, Y9, Y12, Y9
+	VPXOR        Y11, Y3, Y3
+	VPXOR        Y7, Y3, Y3
+	VPXOR        Y10, Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPADDD       c9e3779b9AVX2<>+0(SB), Y7, Y7
+	VPADDD       cbb67ae85AVX2<>+0(SB), Y8, Y8
+	VPSRLQ       $0x20, Y3, Y4
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y3, Y11
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y11, Y3
+	VPSLLQ       $0x20, Y4, Y10
+	VPBLENDD     $0xaa, Y4, Y3, Y3
+	VPBLENDD     $0xaa, Y10, Y11, Y10
+	VPSRLQ       $0x20, Y5, Y4
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y5, Y12
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y12, Y5
+	VPSLLQ       $0x20, Y4, Y11
+	VPBLENDD     $0xaa, Y4, Y5, Y5
+	VPBLENDD     $0xaa, Y11, Y12, Y11
+	VPXOR        Y9, Y5, Y5
+	VPXOR        Y7, Y5, Y5
+	VPXOR        Y6, Y3, Y3
+	VPXOR        Y8, Y3, Y3
+	VPADDD       c9e3779b9AVX2<>+0(SB), Y7, Y7
+	VPADDD       cbb67ae85AVX2<>+0(SB), Y8, Y8
+	VPSRLQ       $0x20, Y5, Y4
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y5, Y9
+	VPMULUDQ     cd2511f53AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y9, Y5
+	VPSLLQ       $0x20, Y4, Y6
+	VPBLENDD     $0xaa, Y4, Y5, Y5
+	VPBLENDD     $0xaa, Y6, Y9, Y6
+	VPSRLQ       $0x20, Y3, Y4
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y3, Y12
+	VPMULUDQ     ccd9e8d57AVX2<>+0(SB), Y4, Y4
+	VPSRLQ       $0x20, Y12, Y3
+	VPSLLQ       $0x20, Y4, Y9
+	VPBLENDD     $0xaa, Y4, Y3, Y3
+	VPBLENDD     $0xaa, Y9, Y12, Y9
+	VPXOR        Y11, Y3, Y3
+	VPXOR        Y7, Y3, Y3
+	VPXOR        Y10, Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPADDD       c9e3779b9AVX2<>+0(SB), Y7, Y7
+	VPADDD       cbb67ae85AVX2<>+0(SB), Y8, Y8
+	VPMAXUD      Y1, Y3, Y4
+	VPCMPEQD     Y4, Y3, Y3
+	VANDPS       Y2, Y3, Y3
+	VPMAXUD      Y1, Y9, Y4
+	VPCMPEQD     Y4, Y9, Y9
+	VANDPS       Y2, Y9, Y9
+	VPMAXUD      Y1, Y5, Y4
+	VPCMPEQD     Y4, Y5, Y5
+	VANDPS       Y2, Y5, Y5
+	VPMAXUD      Y1, Y6, Y4
+	VPCMPEQD     Y4, Y6, Y6
+	VANDPS       Y2, Y6, Y6
+	VUNPCKLPS    Y9, Y3, Y4
+	VUNPCKHPS    Y9, Y3, Y3
+	VUNPCKLPS    Y6, Y5, Y7
+	VUNPCKHPS    Y6, Y5, Y5
+	VUNPCKLPD    Y7, Y4, Y6
+	VMOVUPS      Y6, (AX)
+	VUNPCKHPD    Y7, Y4, Y6
+	VMOVUPS      Y6, 32(AX)
+	VUNPCKLPD    Y5, Y3, Y4
+	VMOVUPS      Y4, 64(AX)
+	VUNPCKHPD    Y5, Y3, Y4
+	VMOVUPS      Y4, 96(AX)
+	VPADDD       c00000008AVX2<>+0(SB), Y0, Y0
+	ADDQ         $0x00000080, AX
+	DECQ         CX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+DATA orderAVX2<>+0(SB)/4, $0x00000000
+DATA orderAVX2<>+4(SB)/4, $0x00000002
+DATA orderAVX2<>+8(SB)/4, $0x00000004
+DATA orderAVX2<>+12(SB)/4, $0x00000006
+DATA orderAVX2<>+16(SB)/4, $0x00000001
+DATA orderAVX2<>+20(SB)/4, $0x00000003
+DATA orderAVX2<>+24(SB)/4, $0x00000005
+DATA orderAVX2<>+28(SB)/4, $0x00000007
+GLOBL orderAVX2<>(SB), RODATA|NOPTR, $32
+
+DATA cd2511f53AVX2<>+0(SB)/4, $0xd2511f53
+DATA cd2511f53AVX2<>+4(SB)/4, $0xd2511f53
+DATA cd2511f53AVX2<>+8(SB)/4, $0xd2511f53
+DATA cd2511f53AVX2<>+12(SB)/4, $0xd2511f53
+DATA cd2511f53AVX2<>+16(SB)/4, $0xd2511f53
+DATA cd2511f53AVX2<>+20(SB)/4, $0xd2511f53
+DATA cd2511f53AVX2<>+24(SB)/4, $0xd2511f53
+DATA cd2511f53AVX2<>+28(SB)/4, $0xd2511f53
+GLOBL cd2511f53AVX2<>(SB), RODATA|NOPTR, $32
+
+DATA ccd9e8d57AVX2<>+0(SB)/4, $0xcd9e8d57
+DATA ccd9e8d57AVX2<>+4(SB)/4, $0xcd9e8d57
+DATA ccd9e8d57AVX2<>+8(SB)/4, $0xcd9e8d57
+DATA ccd9e8d57AVX2<>+12(SB)/4, $0xcd9e8d57
+DATA ccd9e8d57AVX2<>+16(SB)/4, $0xcd9e8d57
+DATA ccd9e8d57AVX2<>+20(SB)/4, $0xcd9e8d57
+DATA ccd9e8d57AVX2<>+24(SB)/4, $0xcd9e8d57
+DATA ccd9e8d57AVX2<>+28(SB)/4, $0xcd9e8d57
+GLOBL ccd9e8d57AVX2<>(SB), RODATA|NOPTR, $32
+
+DATA c9e3779b9AVX2<>+0(SB)/4, $0x9e3779b9
+DATA c9e3779b9AVX2<>+4(SB)/4, $0x9e3779b9
+DATA c9e3779b9AVX2<>+8(SB)/4, $0x9e3779b9
+DATA c9e3779b9AVX2<>+12(SB)/4, $0x9e3779b9
+DATA c9e3779b9AVX2<>+16(SB)/4, $0x9e3779b9
+DATA c9e3779b9AVX2<>+20(SB)/4, $0x9e3779b9
+DATA c9e3779b9AVX2<>+24(SB)/4, $0x9e3779b9
+DATA c9e3779b9AVX2<>+28(SB)/4, $0x9e3779b9
+GLOBL c9e3779b9AVX2<>(SB), RODATA|NOPTR, $32
+
+DATA cbb67ae85AVX2<>+0(SB)/4, $0xbb67ae85
+DATA cbb67ae85AVX2<>+4(SB)/4, $0xbb67ae85
+DATA cbb67ae85AVX2<>+8(SB)/4, $0xbb67ae85
+DATA cbb67ae85AVX2<>+12(SB)/4, $0xbb67ae85
+DATA cbb67ae85AVX2<>+16(SB)/4, $0xbb67ae85
+DATA cbb67ae85AVX2<>+20(SB)/4, $0xbb67ae85
+DATA cbb67ae85AVX2<>+24(SB)/4, $0xbb67ae85
+DATA cbb67ae85AVX2<>+28(SB)/4, $0xbb67ae85
+GLOBL cbb67ae85AVX2<>(SB), RODATA|NOPTR, $32
+
+DATA c00000008AVX2<>+0(SB)/4, $0x00000008
+DATA c00000008AVX2<>+4(SB)/4, $0x00000008
+DATA c00000008AVX2<>+8(SB)/4, $0x00000008
+DATA c00000008AVX2<>+12(SB)/4, $0x00000008
+DATA c00000008AVX2<>+16(SB)/4, $0x00000008
+DATA c00000008AVX2<>+20(SB)/4, $0x00000008
+DATA c00000008AVX2<>+24(SB)/4, $0x00000008
+DATA c00000008AVX2<>+28(SB)/4, $0x00000008
+GLOBL c00000008AVX2<>(SB), RODATA|NOPTR, $32
+
 // func multiplyAVX2(a *byte, b *byte, c *byte, init *byte, ldc uintptr, ldinit uintptr, aStep uintptr, bStep uintptr, cStep uintptr, initStep uintptr, k uintptr, count uintptr)
 // Requires: AVX, FMA3
 TEXT ·multiplyAVX2(SB), NOSPLIT, $0-96

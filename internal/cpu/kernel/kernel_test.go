@@ -123,6 +123,22 @@ func close32(t *testing.T, name string, got, want []float32, terms float64) {
 	}
 }
 
+func TestScalesAgainstPlainGo(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, set := range native() {
+		for range 50 {
+			counter, key := [4]uint32{rng.Uint32(), rng.Uint32(), rng.Uint32(), rng.Uint32()}, [2]uint32{rng.Uint32(), rng.Uint32()}
+			var got, want [256]float32
+			limit := rng.Uint32()
+			set.Scales(&got, counter, key, limit, 1.25)
+			Plain().Scales(&want, counter, key, limit, 1.25)
+			if got != want {
+				t.Fatalf("%s: counter %x, key %x: %v, want %v", set.Name, counter, key, got, want)
+			}
+		}
+	}
+}
+
 // worst is the largest relative error of f over x against math's function in float64.
 func worst(x, got []float32, want func(float64) float64) (at, relative float64) {
 	for i, v := range x {

@@ -24,6 +24,7 @@ func native() []*Set {
 func avx2() *Set {
 	return &Set{
 		Name:        "avx2",
+		isa:         isaAVX2,
 		GeluForward: geluForwardAVX2, GeluBackward: geluBackwardAVX2,
 		Add: addAVX2, Scale: sclAVX2,
 		Sum: sumAVX2, SumSquares: sumSquaresAVX2, Dot: dotAVX2, Max: maximumAVX2,
@@ -61,6 +62,7 @@ func avx2() *Set {
 func avx512() *Set {
 	return &Set{
 		Name:        "avx512",
+		isa:         isaAVX512,
 		GeluForward: geluForwardAVX512, GeluBackward: geluBackwardAVX512,
 		Add: addAVX512, Scale: sclAVX512,
 		Sum: sumAVX512, SumSquares: sumSquaresAVX512, Dot: dotAVX512, Max: maximumAVX512,
@@ -92,6 +94,14 @@ func avx512() *Set {
 		F32: vectorGemm("avx512", 12, 32, func(b Block) {
 			multiplyAVX512((*byte)(b.A), (*byte)(b.B), (*byte)(b.C), (*byte)(b.Init), b.LDC, b.LDInit, b.AStep, b.BStep, b.CStep, b.InitStep, b.K, b.Count)
 		}),
+	}
+}
+
+func nativeScales(i isa, dst *[256]float32, c [4]uint32, key [2]uint32, limit uint32, kept float32) {
+	if i == isaAVX512 {
+		scalesAVX512(dst, c[0], c[1], c[2], c[3], key[0], key[1], limit, kept)
+	} else {
+		scalesAVX2(dst, c[0], c[1], c[2], c[3], key[0], key[1], limit, kept)
 	}
 }
 

@@ -27,6 +27,7 @@ func main() {
 	g.exps()
 	g.norms()
 	g.adamw()
+	g.philox()
 	g.gemm()
 	Generate()
 }
