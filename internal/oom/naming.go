@@ -39,8 +39,9 @@ type simulation struct {
 // simulate builds the run of cfg and gives it the room that the message tells of.
 func simulate(c Case, conf torch.AllocConf, room units.Bytes) (*simulation, error) {
 	target := c.Target
+	c.Options.Device = target.Device()
 	if room > 0 {
-		target.Limit = room + torch.ProcessMemory(0, target.Device()).Context
+		target.Limit = room + torch.ProcessMemory(0, *c.Config, c.Options).Context
 	}
 	o, err := fit.Try(fit.Setup{Config: *c.Config, AllocConf: conf, Options: c.Options}, target)
 	if err != nil {
