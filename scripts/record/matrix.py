@@ -22,7 +22,7 @@ X = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 SPLIT = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"}
 DDP = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 
-# name, settings, environment; compile is told by the name's first letter. "~" resumes the run of the name before it.
+# name, settings, environment, flags of record.py; compile is told by a letter before the name. What ends in _save is also resumed.
 SMALLS = [
     ("small", {}, {}),
     ("small_fp32", dict(dtype="float32"), {}),
@@ -58,8 +58,31 @@ REALS = [
     ("b24", dict(batch_size=24), {}),
 ]
 
+# A second matrix, for judging predictions made from the first.
+MORE = [
+    ("char", CHAR, {}, []),
+    ("v50257_b4", dict(batch_size=4, dataset="v50257"), {}, []),
+    ("small_ampere", SMALL, {}, ["--ampere"]),
+    ("b8_ampere", dict(batch_size=8), {}, ["--ampere"]),
+    ("med_bias_b3", dict(batch_size=3, bias=True, **MED), {}, []),
+    ("t2048_b2", dict(batch_size=2, block_size=2048), {}, []),
+    ("l18_d896_b5", dict(batch_size=5, n_layer=18, n_head=14, n_embd=896), {}, []),
+    ("small_all16_ampere", dict(SMALL, dtype="float16", bias=True, dropout=0.2), {}, ["--ampere"]),
+    ("drop_bias_fp16_b5", dict(batch_size=5, dropout=0.1, bias=True, dtype="float16"), {}, []),
+    ("h6_b7_ga5", dict(batch_size=7, n_head=6, gradient_accumulation_steps=5), {}, []),
+    ("b28", dict(batch_size=28), {}, []),
+    ("resume_b4_save", dict(batch_size=4, eval_interval=2, max_iters=2, out_dir="out_OWN"), {}, []),
+    ("large_b3", dict(batch_size=3, **LARGE), {}, []),
+    ("t256_b20_x", dict(batch_size=20, block_size=256), X, []),
+]
+
 
 def matrix():
+    if os.environ.get("MATRIX") == "more":
+        for name, settings, env, flags in MORE:
+            for mode in "ce":
+                yield f"{mode}_{name}", settings, env, flags
+        return
     yield "e_small_cpp", dict(SMALL, n_layer=2, n_head=3, n_embd=192), {}, ["--cpp"]
     yield "e_small_cpp16", dict(SMALL, n_layer=2, bias=True, dropout=0.1, dtype="float16", n_head=3, n_embd=192), {}, ["--cpp"]
     for mode in "ce":

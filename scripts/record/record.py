@@ -1,23 +1,30 @@
 """Runs nanoGPT's unmodified train.py once and writes down what its memory did.
 
-usage: python record.py OUT.json.gz [--cpp] -- [train.py's own arguments]      (inside nanoGPT's folder)
+usage: python record.py OUT.json.gz [--cpp] [--ampere] -- [train.py's own arguments]      (inside nanoGPT's folder)
 
 OUT.json.gz is lines of JSON. The first is the summary: config, environment, statistics per phase as in
 internal/torch/testdata/torch-memory.jsonl. The second is the table of stacks. Every further line is one allocator event:
 [action, address, size, stack, phase], in order. --cpp records C++ frames too, which name autograd's nodes in backward.
+--ampere makes a Hopper card choose what PyTorch chooses on Ampere and Ada: FlashAttention and cuBLAS's small workspace.
 """
 import builtins, gzip, json, os, runpy, subprocess, sys, time
 
 split = sys.argv.index("--")
 out, flags, args = sys.argv[1], sys.argv[2:split], sys.argv[split + 1:]
 cpp = "--cpp" in flags
+if "--ampere" in flags:
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:2:16:8"
 
 import torch
+
+if "--ampere" in flags:
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 torch.cuda.memory._record_memory_history(
     enabled="all", context="all", stacks="all" if cpp else "python", max_entries=10_000_000)
 
 summary = {"config": {}, "env": {k: v for k, v in os.environ.items() if "ALLOC_CONF" in k or k == "WORLD_SIZE"},
+           "ampere": "--ampere" in flags,
            "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__}
 for a in args:
     key, _, value = a.lstrip("-").partition("=")
