@@ -63,6 +63,11 @@ func (f *forward) flash(i int) {
 	}
 	s.lse = f.in(i, sLse)
 	s.seed, s.offset = f.bytes(i, sRngState, 16), f.in(i, sOffset)
+	if f.train && f.dropout { // the kernel's state takes the place of the default one
+		state := f.bytes(i, sRngState, 16)
+		f.free(s.seed)
+		s.seed = state
+	}
 	if !f.train {
 		f.free(s.lse, s.seed, s.offset, s.pads[2], s.pads[1], s.pads[0])
 	}

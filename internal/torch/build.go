@@ -5,6 +5,7 @@ import (
 
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/units"
 )
 
 // Build returns the allocations of nanoGPT's train.py under the settings, as PyTorch performs them. Its phases are init
@@ -21,6 +22,10 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
+	if d := dimsOf(cfg); min(d.B, d.T, d.C, d.NH, d.V, cfg.NLayer, n.eval) < 1 {
+		return nil, fmt.Errorf("trace a run: batch_size %d, block_size %d, n_embd %d, n_head %d, n_layer %d, eval_iters %d must all be at least 1",
+			d.B, d.T, d.C, d.NH, cfg.NLayer, cfg.EvalIters)
+	}
 	if n.micro < 1 {
 		return nil, fmt.Errorf("gradient_accumulation_steps %d is less than the %d processes: make it a multiple", cfg.GradientAccumulationSteps, opt.WorldSize)
 	}
@@ -33,7 +38,7 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 	}
 	b := newBuilder()
 	e := &eager{
-		builder: b, cfg: cfg, passes: n, logits: nothing, loss: nothing, bestVal: nothing,
+		builder: b, cfg: cfg, dropLogits: opt.DropLogits, passes: n, logits: nothing, loss: nothing, bestVal: nothing,
 		gpt:     newModel(b, m, half),
 		kernels: newKernels(opt.Device),
 		train:   newActivations(b, d, m.NLayer),
@@ -48,7 +53,7 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 	if cfg.Compile {
 		e.compile(m)
 	}
-	if opt.Resume {
+	if opt.Resume || cfg.InitFrom == "resume" {
 		b.phase("resume")
 		e.load()
 	} else {
@@ -67,8 +72,14 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 	for range n.steps {
 		e.step()
 	}
+	if b.most > mostBytes {
+		return nil, fmt.Errorf("trace a run: it holds more than %v at once, more than any machine has: make batch_size %d or block_size %d smaller", mostBytes, cfg.BatchSize, cfg.BlockSize)
+	}
 	return b.tr, nil
 }
+
+// mostBytes is where sums of sizes would come near the end of 64 bits.
+const mostBytes = 256 * 1024 * units.TiB
 
 // dimsOf are the sizes of a training batch.
 func dimsOf(cfg config.Config) dims {

@@ -34,6 +34,9 @@ func (s *runSummary) settings(t testing.TB) (config.Config, Options, AllocConf, 
 		}
 	}
 	cfg.VocabSize = vocabularies[cfg.Dataset]
+	if s.Ampere {
+		opt.Device.Capability = 80
+	}
 	opt.Resume = cfg.InitFrom == "resume"
 	if n, err := strconv.Atoi(s.Env["WORLD_SIZE"]); err == nil {
 		opt.WorldSize = n

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/units"
 )
 
 // compiledBackward is the graph of a forward's backward. Every gradient of a parameter is an output: all of them are
@@ -70,22 +71,23 @@ type residual struct{ full, branch gid }
 // head is the backward of the loss, lm_head and ln_f.
 func (g *compiledBackward) head() residual {
 	f := g.f
-	g.dlogits = g.temp("logits.grad", g.half, g.B, g.T, g.V)
+	g.dlogits = g.buf(g.rows("logits.grad", g.V))
 	g.add(gnode{
 		outs: []gid{g.dlogits},
 		ins:  []gid{g.y, g.input(f.amax), g.input(f.logsum), g.input(f.weight)},
 	})
 	dlogits, w := g.dlogits, g.input(f.wte)
-	if g.padded() { // only the input's gradient goes through padded operands; the weight's is left to the end
-		if w != noBuf {
-			wide := g.temp("transformer.wte.weight (padded)", g.half, g.padV(), g.C)
-			g.add(gnode{name: "pad wte", outs: []gid{wide}, ins: []gid{w}})
-			w = wide
-		}
-		dlogits = g.temp("logits.grad (padded)", g.half, g.N(), g.padV())
-		g.add(gnode{name: "pad logits.grad", outs: []gid{dlogits}, ins: []gid{g.dlogits}})
-	} else if !g.half32() {
-		g.lmHead()
+	switch {
+	case g.padded() && !g.half32(): // both matmuls read padded copies, one of them transposed
+		across := g.buf(g.rows("logits.grad (padded, transposed)", g.padV()))
+		dlogits = g.buf(g.rows("logits.grad (padded)", g.padV()))
+		g.add(gnode{name: "pad logits.grad", outs: []gid{across, dlogits}, ins: []gid{g.dlogits}})
+		g.lmHead(across)
+		wide := g.temp("transformer.wte.weight (padded)", g.half, g.padV(), g.C)
+		g.add(gnode{name: "pad wte", outs: []gid{wide}, ins: []gid{w}})
+		w = wide
+	case !g.half32():
+		g.lmHead(dlogits)
 	}
 	dh := g.temp("ln_f.grad", g.half, g.B, g.T, g.C)
 	g.add(gnode{outs: []gid{dh}, ins: []gid{dlogits, w}, blas: backwardBlas})
@@ -94,9 +96,21 @@ func (g *compiledBackward) head() residual {
 }
 
 // lmHead makes lm_head's part of wte's gradient.
-func (g *compiledBackward) lmHead() {
-	g.tied = g.temp(g.b.tr.Tensors[g.gpt.wte.gradHalf].Name, g.half, g.V, g.C)
-	g.add(gnode{outs: []gid{g.tied}, ins: []gid{g.dlogits, g.input(g.f.lnf.half)}, blas: backwardBlas})
+func (g *compiledBackward) lmHead(dlogits gid) {
+	g.tied = g.temp(g.b.tr.Tensors[g.gpt.wte.gradHalf].Name, g.half, g.padV(), g.C)
+	g.add(gnode{outs: []gid{g.tied}, ins: []gid{dlogits, g.input(g.f.lnf.half)}, blas: backwardBlas})
+}
+
+// rows is a tensor of a row of cols for each token. Inductor starts each row at a multiple of 128 bytes where rows are
+// longer than 320 elements (padding_alignment_bytes and padding_stride_threshold in torch/_inductor/config.py).
+func (g *compiledBackward) rows(name string, cols int) trace.Tensor {
+	const align, threshold = 128, 320
+	t := tensor(name, trace.Activation, g.half, g.B, g.T, cols)
+	size := int(g.half.Size())
+	if stride := ceilDiv(cols*size, align) * align; cols > threshold && g.padded() {
+		t.Bytes = units.Bytes((g.N()-1)*stride + cols*size)
+	}
+	return t
 }
 
 // mixedOrder says whether Inductor sums a layernorm's weight gradient in the kernel that makes its input's, into a
@@ -276,9 +290,6 @@ func (g *compiledBackward) firstNorm(n norm, dy gid, dx residual) residual {
 
 // embeddings adds the two parts of wte's gradient.
 func (g *compiledBackward) embeddings() {
-	if g.tied == noBuf && !g.half32() {
-		g.lmHead()
-	}
 	d := g.grad(g.gpt.wte)
 	if g.half32() { // by one matmul that adds to the embedding's part: the logits' gradient has waited for it
 		g.add(gnode{outs: []gid{d}, ins: []gid{g.emb, g.dlogits, g.input(g.f.lnf.half)}, blas: backwardBlas})

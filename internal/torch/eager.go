@@ -8,21 +8,22 @@ import (
 // eager is nanoGPT's train.py without torch.compile.
 type eager struct {
 	*builder
-	cfg      config.Config
-	gpt      *model
-	kernels  *kernels
-	train    *activations
-	eval     *activations
-	passes   passes
-	x, y     ref // the batch that the loop has fetched
-	batch    [2]ref
-	evalIn   [2]ref
-	bestVal  ref            // a resumed checkpoint's, until the first evaluation replaces it
-	compiled []compiledPass // evaluation's and training's; nil in eager mode
-	ddp      *ddp           // nil without DDP
-	logits   ref            // what the loop's variables hold
-	loss     ref
-	scale    []ref
+	cfg        config.Config
+	gpt        *model
+	kernels    *kernels
+	train      *activations
+	eval       *activations
+	passes     passes
+	x, y       ref // the batch that the loop has fetched
+	batch      [2]ref
+	evalIn     [2]ref
+	bestVal    ref            // a resumed checkpoint's, until the first evaluation replaces it
+	compiled   []compiledPass // evaluation's and training's; nil in eager mode
+	ddp        *ddp           // nil without DDP
+	logits     ref            // what the loop's variables hold
+	loss       ref
+	scale      []ref
+	dropLogits bool
 }
 
 // passes says how often a trace repeats what repeats: evaluation batches, micro-steps of a step, later steps.
@@ -134,6 +135,10 @@ func (e *eager) step() {
 		}
 		f.backward(x, y, d)
 		e.free(ones, scaled)
+		if e.dropLogits {
+			e.free(e.logits)
+			e.logits = nothing
+		}
 	}
 	e.stage("optimizer")
 	e.optimize(fp16)

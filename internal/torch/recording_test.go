@@ -24,6 +24,7 @@ type runSummary struct {
 	Name       string            `json:"name"`
 	Config     map[string]any    `json:"config"`
 	Env        map[string]string `json:"env"`
+	Ampere     bool              `json:"ampere"` // recorded with FlashAttention and cuBLAS's small workspace
 	AfterInit  int64             `json:"after_init"`
 	Eval       *phaseSummary     `json:"eval"`
 	FirstStep  *phaseSummary     `json:"first_step"`

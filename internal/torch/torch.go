@@ -17,9 +17,9 @@ type Device struct {
 // Options are the choices that are not nanoGPT's settings.
 type Options struct {
 	Device     Device
-	DropLogits bool // the loop lets go of logits and loss before the next forward (one added line in train.py)
+	DropLogits bool // the loop lets go of logits after each backward (one added line in train.py: logits = None)
 	EvalBatch  int  // sequences in estimate_loss's batches; 0: batch_size
 	DDP        bool // under torchrun: the model is wrapped in DistributedDataParallel
 	WorldSize  int  // processes under DDP; 0 is 1
-	Resume     bool // init_from=resume: the checkpoint is loaded onto the GPU first
+	Resume     bool // as init_from=resume: the checkpoint is loaded onto the GPU first
 }
