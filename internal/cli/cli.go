@@ -31,6 +31,7 @@ const (
 // commands makes snug's commands, in the order of its help.
 var commands = []func(*term.IO) *cobra.Command{
 	newTrain,
+	newPrepare,
 	newPlan,
 	newDoctor,
 	newBench,

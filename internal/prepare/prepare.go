@@ -108,9 +108,10 @@ type run struct {
 
 // Run prepares a data set.
 func Run(ctx context.Context, o Options) (*Result, error) {
-	if err := o.check(); err != nil {
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
+	o.fill()
 	ignoreFileSizeSignal()
 	j, err := openJournal(o.Out)
 	if err != nil {
@@ -130,7 +131,8 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	return r.finish()
 }
 
-func (o *Options) check() error {
+// Check refuses options that no input could make good.
+func (o *Options) Check() error {
 	switch {
 	case len(o.Inputs) == 0:
 		return errors.New("prepare: no input: name files, folders, or - for standard input")
@@ -143,6 +145,11 @@ func (o *Options) check() error {
 	case o.Format != Auto && o.Format != Text && o.Format != JSONL && o.Format != Parquet:
 		return fmt.Errorf("prepare: --format=%s: use auto, text, jsonl or parquet", o.Format)
 	}
+	return nil
+}
+
+// fill sets what was left open.
+func (o *Options) fill() {
 	if o.Threads <= 0 {
 		o.Threads = runtime.GOMAXPROCS(0)
 	}
@@ -158,7 +165,6 @@ func (o *Options) check() error {
 	if o.Note == nil {
 		o.Note = func(string) {}
 	}
-	return nil
 }
 
 // plan finds the inputs, decides the split, and opens or starts the journal.
