@@ -34,7 +34,7 @@ type Config struct {
 	GradClip                  float64 `json:"grad_clip"`
 }
 
-// Bundle is one file. Param, Grad and Final are keyed by nanoGPT's parameter names; Names is their order.
+// Bundle is one file. Param, Grad and Final are keyed by nanoGPT's parameter names; Names lists them as the file has them, not in the model's order.
 // Kinds that the file leaves out are empty.
 type Bundle struct {
 	Config             Config

@@ -32,6 +32,8 @@ const (
 var commands = []func(*term.IO) *cobra.Command{
 	newTrain,
 	newPrepare,
+	newSample,
+	newConvert,
 	newPlan,
 	newDoctor,
 	newBench,
