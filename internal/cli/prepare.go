@@ -65,6 +65,7 @@ func runPrepare(ctx context.Context, io *term.IO, o prepare.Options, json bool) 
 	o.Report = func(now string, done, total, tokens int64) {
 		if now != stage {
 			stage, bar = now, io.Err.Progress(now, total)
+			bar.From(done)
 		}
 		note := ""
 		switch {

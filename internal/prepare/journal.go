@@ -85,7 +85,9 @@ func (j *journal) begin(want job, overwrite bool, note func(string)) (resumed bo
 	var old state
 	if err == nil && json.Unmarshal(raw, &old) == nil && reflect.DeepEqual(old.Job, want) && j.holds(old) {
 		j.state = old
-		note(fmt.Sprintf("going on after %d tokens", (old.Bytes[train]+old.Bytes[val])/2))
+		if n := (old.Bytes[train] + old.Bytes[val]) / 2; n > 0 {
+			note(fmt.Sprintf("going on after %d tokens", n))
+		}
 		return true, j.openParts()
 	}
 	if err == nil {

@@ -51,6 +51,7 @@ type Progress struct {
 	out     *Stream
 	label   string
 	total   int64
+	from    int64 // done before the start
 	start   time.Time
 	drawn   time.Time
 	now     func() time.Time
@@ -69,6 +70,9 @@ func (s *Stream) Progress(label string, total int64) *Progress {
 	return p
 }
 
+// From says how much was done before, by a run that this one goes on from: the time left is reckoned from the rest.
+func (p *Progress) From(done int64) { p.from = done }
+
 // Set says how much is done; note stands at the end of the line.
 func (p *Progress) Set(done int64, note string) {
 	now := p.now()
@@ -86,8 +90,8 @@ func (p *Progress) draw(done int64, note string, now time.Time) {
 	}
 	share := float64(done) / float64(p.total)
 	left := ""
-	if elapsed := now.Sub(p.start); share > 0 && share < 1 {
-		left = units.Duration(time.Duration(float64(elapsed)*(1-share)/share)) + " left"
+	if elapsed := now.Sub(p.start); done > p.from && done < p.total {
+		left = units.Duration(time.Duration(float64(elapsed)*float64(p.total-done)/float64(done-p.from))) + " left"
 	}
 	tail := strings.TrimRight(fmt.Sprintf("%3.0f%%  %s  %s", share*100, note, left), " ")
 	if !p.out.TTY {

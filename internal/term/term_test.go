@@ -108,6 +108,19 @@ func TestPipedProgressIsSparse(t *testing.T) {
 	}
 }
 
+// TestTimeLeftOfResumedWork: half was there before, a quarter took 25 s, so a quarter is left and takes as long.
+func TestTimeLeftOfResumedWork(t *testing.T) {
+	s, b := stream(false, 80)
+	p := s.Progress("prepare", 100)
+	p.From(50)
+	clock := p.start.Add(25 * time.Second)
+	p.now = func() time.Time { return clock }
+	p.Set(75, "")
+	if !strings.Contains(b.String(), "25.0 s left") {
+		t.Errorf("%q, want 25.0 s left", b.String())
+	}
+}
+
 func TestOpenRespectsTheEnvironment(t *testing.T) {
 	env := func(m map[string]string) func(string) string { return func(k string) string { return m[k] } }
 	if !utf8Locale(env(nil)) || utf8Locale(env(map[string]string{"LANG": "C"})) || !utf8Locale(env(map[string]string{"LC_ALL": "de_DE.UTF-8", "LANG": "C"})) {
