@@ -31,25 +31,9 @@ type block struct {
 	unmapped   bool
 }
 
-// key orders the free blocks of a pool as PyTorch does: by size, then by address.
-type key struct {
-	size, addr int64
-	block      int32
-}
-
-func (a key) compare(b key) int {
-	switch {
-	case a.size < b.size || a.size == b.size && a.addr < b.addr:
-		return -1
-	case a.size == b.size && a.addr == b.addr:
-		return 0
-	}
-	return 1
-}
-
 // pool holds the free blocks of the small or of the large segments.
 type pool struct {
-	free     []key   // sorted
+	free     freeList
 	unmapped []int32 // expandable segments: blocks without memory, by address
 	searches int64
 }
@@ -63,7 +47,7 @@ type allocator struct {
 	pools     [2]pool                // small, large
 	address   func(size int64) int64 // cudaMalloc: where a new segment lies
 	frontier  int64                  // the lowest address taken so far
-	holes     []key                  // address space left in chunks, by size
+	holes     freeList               // address space left in chunks
 	allocated int64
 	reserved  int64
 	retries   int // requests that fitted only after cached blocks were given back
@@ -148,21 +132,26 @@ func (a *allocator) splits(small bool, size, rest int64) bool {
 
 // takeFree removes the best-fitting free block from the pool.
 func (a *allocator) takeFree(p *pool, size int64) int32 {
-	i, _ := slices.BinarySearchFunc(p.free, key{size: size}, key.compare)
-	if i == len(p.free) {
+	at := p.free.seek(key{size: size})
+	found, ok := p.free.get(at)
+	if !ok {
 		return none
 	}
 	if a.conf.Expandable {
 		// A block at the growing end counts as large as it can become.
-		for i+1 < len(p.free) && a.expandsTo(p.free[i+1].block) < a.expandsTo(p.free[i].block) {
-			i++
+		for next := p.free.next(at); ; next = p.free.next(at) {
+			k, ok := p.free.get(next)
+			if !ok || a.expandsTo(k.block) >= a.expandsTo(found.block) {
+				break
+			}
+			at, found = next, k
 		}
 	}
-	found, maxSplit := p.free[i], a.conf.maxSplit()
+	maxSplit := a.conf.maxSplit()
 	if size < maxSplit && found.size >= maxSplit || size >= maxSplit && found.size >= size+a.conf.nonSplitRounding() {
 		return none
 	}
-	p.free = slices.Delete(p.free, i, i+1)
+	p.free.removeAt(at)
 	return found.block
 }
 
@@ -186,10 +175,9 @@ const addressChunk = 32 << 20
 // place gives a new segment its address: in the smallest hole that earlier segments left in their chunks, or else in
 // new chunks below all others, as the driver does on Linux. Addresses break ties between free blocks of one size.
 func (a *allocator) place(size int64) int64 {
-	i, _ := slices.BinarySearchFunc(a.holes, key{size: size}, key.compare)
-	if i < len(a.holes) {
-		hole := a.holes[i]
-		a.holes = slices.Delete(a.holes, i, i+1)
+	at := a.holes.seek(key{size: size})
+	if hole, ok := a.holes.get(at); ok {
+		a.holes.removeAt(at)
 		a.addHole(hole.addr+size, hole.size-size)
 		return hole.addr
 	}
@@ -201,9 +189,7 @@ func (a *allocator) place(size int64) int64 {
 
 func (a *allocator) addHole(addr, size int64) {
 	if size > 0 {
-		k := key{size: size, addr: addr}
-		i, _ := slices.BinarySearchFunc(a.holes, k, key.compare)
-		a.holes = slices.Insert(a.holes, i, k)
+		a.holes.insert(key{size: size, addr: addr})
 	}
 }
 
@@ -264,9 +250,7 @@ func (a *allocator) insert(i int32) {
 		return
 	}
 	b.born = p.searches
-	k := key{b.size, b.addr, i}
-	at, _ := slices.BinarySearchFunc(p.free, k, key.compare)
-	p.free = slices.Insert(p.free, at, k)
+	p.free.insert(key{b.size, b.addr, i})
 }
 
 func (a *allocator) remove(i int32) {
@@ -277,8 +261,7 @@ func (a *allocator) remove(i int32) {
 		p.unmapped = slices.Delete(p.unmapped, at, at+1)
 		return
 	}
-	at, _ := slices.BinarySearchFunc(p.free, key{b.size, b.addr, i}, key.compare)
-	p.free = slices.Delete(p.free, at, at+1)
+	p.free.removeAt(p.free.seek(key{b.size, b.addr, i}))
 }
 
 func (a *allocator) byAddr(i int32, addr int64) int {

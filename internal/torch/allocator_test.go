@@ -48,12 +48,13 @@ func checkAllocator(t *testing.T, a *allocator, live []int32) {
 		handed += a.blocks[b].size
 	}
 	for _, p := range a.pools {
-		for i, k := range p.free {
+		keys := p.free.keys()
+		for i, k := range keys {
 			free += k.size
 			if b := a.blocks[k.block]; !b.free || b.unmapped || b.size != k.size || b.addr != k.addr {
 				t.Fatalf("free list holds %+v for block %+v", k, b)
 			}
-			if i > 0 && p.free[i-1].compare(k) >= 0 {
+			if i > 0 && !keys[i-1].less(k) {
 				t.Fatalf("free list out of order at %d", i)
 			}
 		}

@@ -36,7 +36,8 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 	if opt.EvalBatch > 0 {
 		dEval.B = opt.EvalBatch
 	}
-	b := newBuilder()
+	layers := m.NLayer + 2 // about as much again as two layers comes before and behind them
+	b := newBuilder(120 * layers)
 	e := &eager{
 		builder: b, cfg: cfg, dropLogits: opt.DropLogits, passes: n, logits: nothing, loss: nothing, bestVal: nothing,
 		gpt:     newModel(b, m, half),
@@ -54,21 +55,21 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 		e.compile(m)
 	}
 	if opt.Resume || cfg.InitFrom == "resume" {
-		b.phase("resume")
+		b.phase("resume", 50*layers)
 		e.load()
 	} else {
-		b.phase("init")
+		b.phase("init", 15*layers)
 	}
 	e.weights()
-	b.phase("eval")
+	b.phase("eval", 40*layers*n.eval)
 	if opt.DDP || opt.WorldSize > 1 {
 		e.ddp = newDDP(e)
 	}
 	e.x, e.y = e.getBatch(e.batch)
 	e.estimateLoss()
-	b.phase("first_step")
+	b.phase("first_step", 110*layers*n.micro+80*layers)
 	e.step()
-	b.phase("step")
+	b.phase("step", (110*layers*n.micro+60*layers)*n.steps)
 	for range n.steps {
 		e.step()
 	}

@@ -208,17 +208,23 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-// BenchmarkXL is GPT-2 XL's trace built and simulated: evaluation, the first step, later steps.
+// BenchmarkXL is GPT-2 XL: its trace built, and its evaluation, first step and later steps simulated.
 func BenchmarkXL(b *testing.B) {
 	for _, compile := range []bool{false, true} {
+		cfg := config.Default()
+		cfg.NLayer, cfg.NHead, cfg.NEmbd, cfg.BatchSize, cfg.Compile = 48, 25, 1600, 1, compile
 		name := map[bool]string{false: "eager", true: "compiled"}[compile]
-		b.Run(name, func(b *testing.B) {
-			cfg := config.Default()
-			cfg.NLayer, cfg.NHead, cfg.NEmbd, cfg.BatchSize, cfg.Compile = 48, 25, 1600, 1, compile
+		b.Run("build/"+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				r := Simulate(mustBuild(b, cfg, Options{Device: rtx3060}), AllocConf{}, 0)
-				if r.Reserved() == 0 {
+				mustBuild(b, cfg, Options{Device: rtx3060})
+			}
+		})
+		b.Run("simulate/"+name, func(b *testing.B) {
+			tr := mustBuild(b, cfg, Options{Device: rtx3060})
+			b.ReportAllocs()
+			for b.Loop() {
+				if r := Simulate(tr, AllocConf{}, 0); r.Reserved() == 0 {
 					b.Fatal("nothing reserved")
 				}
 			}

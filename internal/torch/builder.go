@@ -20,11 +20,18 @@ type builder struct {
 	most  units.Bytes // and the most that ever was
 }
 
-func newBuilder() *builder { return &builder{tr: &trace.Trace{}} }
+// newBuilder begins a trace with room for that many tensors.
+func newBuilder(tensors int) *builder {
+	return &builder{
+		tr:    &trace.Trace{Tensors: make([]trace.Tensor, 0, tensors)},
+		more:  make([]int32, 0, tensors),
+		alive: make([]bool, 0, tensors),
+	}
+}
 
-// phase begins a phase.
-func (b *builder) phase(name string) {
-	b.tr.Phases = append(b.tr.Phases, trace.Phase{Name: name})
+// phase begins a phase with room for that many events.
+func (b *builder) phase(name string, events int) {
+	b.tr.Phases = append(b.tr.Phases, trace.Phase{Name: name, Events: make([]trace.Event, 0, events)})
 }
 
 // stage begins a stage of the current phase.

@@ -1,16 +1,13 @@
 package torch
 
-import "slices"
-
 // whole says whether free block i is a whole cudaMalloc segment, which the driver can take back.
 func (a *allocator) whole(i int32) bool {
 	return a.blocks[i].prev == none && a.blocks[i].next == none
 }
 
-// giveBack returns the free whole segment at position at of the pool to the driver.
-func (a *allocator) giveBack(p *pool, at int) {
-	k := p.free[at]
-	p.free = slices.Delete(p.free, at, at+1)
+// giveBack returns a free whole segment to the driver.
+func (a *allocator) giveBack(p *pool, k key) {
+	p.free.removeAt(p.free.seek(k))
 	a.reserved -= k.size
 	a.recycled = append(a.recycled, k.block)
 }
@@ -19,15 +16,11 @@ func (a *allocator) giveBack(p *pool, at int) {
 func (a *allocator) releaseAll() {
 	for i := range a.pools {
 		p := &a.pools[i]
-		if a.conf.Expandable {
-			for _, k := range slices.Clone(p.free) {
+		for _, k := range p.free.keys() {
+			if a.conf.Expandable {
 				a.unmapPages(k.block)
-			}
-			continue
-		}
-		for at := len(p.free) - 1; at >= 0; at-- {
-			if a.whole(p.free[at].block) {
-				a.giveBack(p, at)
+			} else if a.whole(k.block) {
+				a.giveBack(p, k)
 			}
 		}
 	}
@@ -40,14 +33,15 @@ func (a *allocator) releaseOversize(p *pool, size int64) bool {
 		return false
 	}
 	want := max(size, a.conf.maxSplit())
-	if i, _ := slices.BinarySearchFunc(p.free, key{size: want}, key.compare); i < len(p.free) {
-		a.giveBack(p, i)
+	if k, ok := p.free.get(p.free.seek(key{size: want})); ok {
+		a.giveBack(p, k)
 		return true
 	}
 	var released int64
-	for at := len(p.free) - 1; at >= 0 && released < want && p.free[at].size >= a.conf.maxSplit(); at-- {
-		released += p.free[at].size
-		a.giveBack(p, at)
+	keys := p.free.keys()
+	for i := len(keys) - 1; i >= 0 && released < want && keys[i].size >= a.conf.maxSplit(); i-- {
+		released += keys[i].size
+		a.giveBack(p, keys[i])
 	}
 	return released >= want
 }
@@ -60,26 +54,28 @@ func (a *allocator) collect() {
 		return
 	}
 	p, target := &a.pools[1], a.reserved-threshold
-	var age, count, reclaimed int64
-	for _, k := range p.free {
+	var segments []key
+	var age, reclaimed int64
+	for _, k := range p.free.keys() {
 		if a.whole(k.block) {
+			segments = append(segments, k)
 			age += p.searches - a.blocks[k.block].born
-			count++
 		}
 	}
-	for freed := true; freed && reclaimed < target && count > 0; {
+	for freed := true; freed && reclaimed < target && len(segments) > 0; {
+		average := float64(age) / float64(len(segments))
 		freed = false
-		average := float64(age) / float64(count)
-		for at := 0; at < len(p.free); {
-			k := p.free[at]
+		var kept []key
+		for _, k := range segments {
 			old := p.searches - a.blocks[k.block].born
-			if !a.whole(k.block) || float64(old) < average {
-				at++
+			if float64(old) < average {
+				kept = append(kept, k)
 				continue
 			}
 			freed = true
-			age, count, reclaimed = age-old, count-1, reclaimed+k.size
-			a.giveBack(p, at)
+			age, reclaimed = age-old, reclaimed+k.size
+			a.giveBack(p, k)
 		}
+		segments = kept
 	}
 }

@@ -1,7 +1,7 @@
 package torch
 
 import (
-	"fmt"
+	"strconv"
 
 	"github.com/snugml/snug/internal/trace"
 )
@@ -234,7 +234,8 @@ var siteSpecs = [numSites]siteSpec{
 type activations struct {
 	*builder
 	dims
-	refs [numSites][]ref // by site and layer, defined at first birth
+	refs [numSites][]ref        // by site and layer, defined at first birth
+	like [numSites]trace.Tensor // a site's tensor without its layer's name
 }
 
 func newActivations(b *builder, d dims, layers int) *activations {
@@ -256,8 +257,14 @@ func (a *activations) at(s site) ref { return a.in(0, s) }
 func (a *activations) in(layer int, s site) ref {
 	r := &a.refs[s][layer]
 	if *r == nothing {
-		dtype, shape := siteSpecs[s].shape(a.dims)
-		*r = a.define(tensor(a.name(layer, s), siteSpecs[s].cat, dtype, shape...))
+		t := &a.like[s]
+		if t.DType == "" {
+			dtype, shape := siteSpecs[s].shape(a.dims)
+			*t = tensor("", siteSpecs[s].cat, dtype, shape...)
+		}
+		named := *t
+		named.Name = a.name(layer, s)
+		*r = a.define(named)
 	}
 	return a.birth(*r)
 }
@@ -274,7 +281,7 @@ func (a *activations) bytes(layer int, s site, size int) ref {
 func (a *activations) name(layer int, s site) string {
 	spec := &siteSpecs[s]
 	if spec.layered {
-		return fmt.Sprintf("h.%d.%s", layer, spec.name)
+		return "h." + strconv.Itoa(layer) + "." + spec.name
 	}
 	return spec.name
 }
