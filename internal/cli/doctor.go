@@ -2,21 +2,26 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/fit"
+	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/gpu"
 	"github.com/snugml/snug/internal/i18n"
 	"github.com/snugml/snug/internal/oom"
+	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/term"
 	"github.com/snugml/snug/internal/torch"
+	"github.com/snugml/snug/internal/train"
 	"github.com/snugml/snug/internal/units"
 )
 
@@ -66,7 +71,7 @@ func newDoctor(io *term.IO) *cobra.Command {
 		if err := o.arguments(args); err != nil {
 			return err
 		}
-		return runDoctor(io, o)
+		return runDoctor(cmd.Context(), io, o)
 	}
 	return cmd
 }
@@ -86,7 +91,7 @@ func (o *doctorOptions) arguments(args []string) error {
 	return nil
 }
 
-func runDoctor(io *term.IO, o doctorOptions) error {
+func runDoctor(ctx context.Context, io *term.IO, o doctorOptions) error {
 	log, err := o.read(io)
 	if err != nil {
 		return err
@@ -98,6 +103,7 @@ func runDoctor(io *term.IO, o doctorOptions) error {
 	if d == nil {
 		return o.nothing(io, log)
 	}
+	planSnug(d)
 	switch {
 	case o.patch != "":
 		return o.printPatch(io, d)
@@ -106,7 +112,7 @@ func runDoctor(io *term.IO, o doctorOptions) error {
 	case o.json:
 		return writeJSON(io.Out, doctorJSON(d, o.lang))
 	}
-	return o.report(io, d)
+	return o.report(io.Out, d, o.holders(ctx, d))
 }
 
 // read reads the log: a file, stdin, or the example.
@@ -194,6 +200,81 @@ func (o *doctorOptions) target(log *oom.Log) (fit.Target, error) {
 	}
 	card, err := gpu.Match(standIn)
 	return fit.Target{Card: card, Assumed: true}, err
+}
+
+// planSnug gives the row of snug train its figure: what snug's own engine takes for the run's settings inside what this
+// process could have had. It plans the micro-batch that PyTorch would get, and the smallest where that does not fit:
+// snug train itself looks for the fastest. The context and cuBLASLt's workspace are not in it.
+func planSnug(d *oom.Diagnosis) {
+	i := slices.IndexFunc(d.Fixes, func(f oom.Fix) bool { return f.Kind == "snug_train" })
+	if i < 0 {
+		return
+	}
+	f := &d.Fixes[i]
+	outcome, _ := d.Simulated()
+	c := *d.Config
+	policy, err := train.CUDADTypes(c.DType)
+	if err == nil {
+		err = train.Refuse(&c)
+	}
+	micro := c.BatchSize
+	if best := bestFix(d); best >= 0 {
+		if b, ok := d.Fixes[best].Changes["batch_size"].(int); ok {
+			micro = b
+		}
+	}
+	for _, try := range []struct {
+		micro     int
+		recompute string
+	}{{micro, "none"}, {1, "block"}} {
+		if err != nil {
+			break
+		}
+		c.MicroBatch, c.Recompute = try.micro, try.recompute
+		_, layout, none := train.Choose(gpt.Model(c.Model()), &c, policy, train.CUDACosts, func(*program.Op) units.Bytes { return 0 }, d.Room)
+		if none != nil {
+			continue
+		}
+		f.Peak = &fit.Peak{Phase: "step", Allocated: layout.Size, Reserved: layout.Size, Process: layout.Size + outcome.Context}
+		f.EffectiveBatch = c.EffectiveBatch()
+		if d.Room > 0 {
+			fits := true
+			f.Fits = &fits
+		}
+		return
+	}
+	d.Fixes = slices.Delete(d.Fixes, i, i+1)
+}
+
+// holders are the processes on this machine's card, when the log may be of it and others held its memory.
+func (o *doctorOptions) holders(ctx context.Context, d *oom.Diagnosis) []string {
+	f := d.Failure.Facts
+	if o.log == "" || f.Total == nil || f.GPU == nil || !hasKind(d, "free_card") {
+		return nil
+	}
+	probe, err := newProbe()
+	if err != nil {
+		return nil
+	}
+	defer probe.Close()
+	s, err := probe.Snapshot(ctx)
+	if err != nil {
+		return nil
+	}
+	var list []string
+	for _, device := range s.Devices {
+		if off := device.Total - *f.Total; device.Index != *f.GPU || max(off, -off) > *f.Total/50 {
+			continue
+		}
+		for _, p := range device.Processes {
+			memory := "?"
+			if p.Memory != nil {
+				memory = o.lang.GiB(*p.Memory)
+			}
+			list = append(list, fmt.Sprintf("%s (PID %d, %s)", orUnknown(p.Command), p.PID, memory))
+		}
+	}
+	return list
 }
 
 // nothing says that the log holds no memory failure (exit 1).

@@ -70,7 +70,12 @@ func indented(out *term.Stream, t *term.Table, width int) error {
 		figures.Add(row[:last]...)
 	}
 	for i, line := range figures.Lines(&narrow) {
-		fmt.Fprintln(out, "  "+strings.TrimRight(line, " "))
+		line = "  " + strings.TrimRight(line, " ")
+		if i > 0 && strings.Join(figures.Rows[i-1][1:], "") == "" { // no figures: the sentence stands in their place
+			wrapped(out, t.Rows[i-1][last], line+strings.Repeat(" ", max(0, 6-len(line))), "      ", width)
+			continue
+		}
+		fmt.Fprintln(out, line)
 		if i > 0 {
 			wrapped(out, t.Rows[i-1][last], "      ", "      ", width)
 		}

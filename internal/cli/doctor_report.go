@@ -24,24 +24,25 @@ type block struct {
 }
 
 // report prints the diagnosis: problem, causes, fixes, recommended configuration, what to expect, what is unknown.
-func (o *doctorOptions) report(io *term.IO, d *oom.Diagnosis) error {
-	w := writer{l: o.lang, d: d, out: io.Out}
+func (o *doctorOptions) report(out *term.Stream, d *oom.Diagnosis, holders []string) error {
+	w := writer{l: o.lang, d: d, out: out, holders: holders}
 	blocks := append(w.problem(), w.budget()...)
 	blocks = append(blocks, w.causes(), w.fixes())
 	blocks = append(blocks, w.configuration(o)...)
 	blocks = append(blocks, w.expectations()...)
 	blocks = append(blocks, w.unknown()...)
 	if o.markdown {
-		return drawMarkdown(io.Out, blocks)
+		return drawMarkdown(out, blocks)
 	}
-	return drawTerminal(io.Out, blocks)
+	return drawTerminal(out, blocks)
 }
 
 // writer says one diagnosis in one language.
 type writer struct {
-	l   i18n.Lang
-	d   *oom.Diagnosis
-	out *term.Stream
+	l       i18n.Lang
+	d       *oom.Diagnosis
+	out     *term.Stream
+	holders []string // who holds the card's memory now, where it is this machine's
 }
 
 func (w *writer) say(id string, pairs ...any) string { return w.l.Text(i18n.M(id, pairs...)) }
@@ -138,6 +139,9 @@ func (w *writer) budget() []block {
 	add(0, w.say("budget.limit"), w.d.Failure.Facts.Limit)
 	add(0, w.say("budget.free"), b.Free)
 	add(0, w.say("budget.others"), b.Others)
+	for _, o := range w.d.Failure.Facts.Others {
+		add(1, w.say("budget.pid", "pid", fmt.Sprint(o.PID)), &o.Memory)
+	}
 	add(0, w.say("budget.process"), b.Process)
 	add(1, w.say("budget.non_pytorch"), b.NonPyTorch)
 	add(1, w.say("budget.unused"), b.Unused)
@@ -159,26 +163,9 @@ func (w *writer) causes() block {
 		if i > 0 && f.Weight < 20 || i == 5 {
 			break
 		}
-		var evidence []string
-		for _, e := range f.Evidence {
-			evidence = append(evidence, w.localized(e))
-		}
-		b.list = append(b.list, w.out.Paint(term.Bold, w.say("cause."+string(f.Cause)))+": "+strings.Join(evidence, " "))
+		b.list = append(b.list, w.out.Paint(term.Bold, w.say("cause."+string(f.Cause)))+": "+w.l.Value(f.Evidence))
 	}
 	return b
-}
-
-// localized says a message whose phase is an identifier.
-func (w *writer) localized(m i18n.Message) string {
-	if p, ok := m.Args["phase"].(string); ok {
-		args := i18n.Args{}
-		for k, v := range m.Args {
-			args[k] = v
-		}
-		args["phase"] = w.say("phase." + p)
-		m = i18n.Message{ID: m.ID, Args: args}
-	}
-	return w.l.Text(m)
 }
 
 func (w *writer) fixes() block {
@@ -263,6 +250,9 @@ func (w *writer) notes(numeric bool) []string {
 	if unused := d.Budget.Unused; unused != nil {
 		advised := strings.Contains(d.Failure.Message, "expandable_segments") && !d.Alloc.Expandable
 		note(advised && !hasKind(d, "expandable_segments"), "note.expandable_no", "unused", *unused)
+	}
+	if gpu := d.Failure.Facts.GPU; gpu != nil {
+		note(len(w.holders) > 0, "note.holders", "gpu", *gpu, "list", strings.Join(w.holders, ", "))
 	}
 	note(outcome == nil && d.Failure.Kind == oom.Device, "note.unsimulated")
 	note(d.Phase == oom.Eval && d.Config != nil, "note.eval_less")

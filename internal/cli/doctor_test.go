@@ -34,8 +34,8 @@ func TestDoctorReports(t *testing.T) {
 		for _, o.lang = range i18n.Langs {
 			for _, o.markdown = range []bool{false, true} {
 				var out bytes.Buffer
-				io := &term.IO{Out: &term.Stream{Writer: &out, Width: 80, TTY: true, UTF8: true}}
-				if err := o.report(io, d); err != nil {
+				stream := &term.Stream{Writer: &out, Width: 80, TTY: true, UTF8: true}
+				if err := o.report(stream, d, []string{"python (PID 7, 1.00 GiB)"}); err != nil {
 					t.Fatalf("%s in %s: %v", path, o.lang, err)
 				}
 				if m := open.FindString(out.String()); m != "" {

@@ -145,7 +145,7 @@ func (l Lang) Value(v any) string {
 		for i, m := range v {
 			parts[i] = l.Text(m)
 		}
-		return strings.Join(parts, l.comma())
+		return l.Sentences(parts)
 	case string:
 		return v
 	}
@@ -205,12 +205,12 @@ func (l Lang) percent() string {
 	return "%"
 }
 
-func (l Lang) comma() string {
-	switch l {
-	case Chinese, Japanese:
-		return "、"
+// Sentences joins sentences to a paragraph.
+func (l Lang) Sentences(list []string) string {
+	if l == Chinese || l == Japanese {
+		return strings.Join(list, "")
 	}
-	return ", "
+	return strings.Join(list, " ")
 }
 
 // IDs lists the messages of a language.
