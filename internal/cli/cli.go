@@ -36,6 +36,7 @@ var commands = []func(*term.IO) *cobra.Command{
 	newConvert,
 	newPlan,
 	newDoctor,
+	newRun,
 	newBench,
 	newGPUs,
 	newWatch,

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"sync"
 	"syscall"
 	"time"
@@ -17,8 +18,23 @@ import (
 
 const ptySupported = true
 
-// forwarded are the signals that go on to the trainer.
-var forwarded = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+// Forwarded are the signals that go on to the trainer.
+func Forwarded() []os.Signal {
+	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+}
+
+// Raise ends this process by the signal that ended the trainer, so that a shell sees what it would have seen. It returns
+// for signals that would leave a core file of snug's own: those are told by the exit code alone.
+func Raise(number int) {
+	s := syscall.Signal(number)
+	if s != syscall.SIGINT && s != syscall.SIGTERM && s != syscall.SIGHUP {
+		return
+	}
+	signal.Reset(s)
+	if syscall.Kill(os.Getpid(), s) == nil {
+		time.Sleep(time.Second) // until it arrives
+	}
+}
 
 func isResize(s os.Signal) bool { return s == syscall.SIGWINCH }
 

@@ -11,7 +11,11 @@ import (
 // Windows has no pty here, no process groups to signal, and Ctrl-C reaches the trainer through the shared console.
 const ptySupported = false
 
-var forwarded = []os.Signal{os.Interrupt}
+// Forwarded are the signals that snug takes for the trainer's.
+func Forwarded() []os.Signal { return []os.Signal{os.Interrupt} }
+
+// Raise does nothing: there are no signals to end by.
+func Raise(int) {}
 
 func isResize(os.Signal) bool { return false }
 

@@ -1,3 +1,5 @@
+//go:build unix
+
 package supervise
 
 import (
@@ -12,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/creack/pty"
 )
 
 // As a trainer this binary plays nanoGPT: SUPERVISE_SCRIPT names what it does, its arguments are train.py's.
@@ -196,6 +200,17 @@ func (p player) play(script string) {
 	case "reads":
 		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		fmt.Printf("read %q %v\n", line, err)
+	case "reads when it fits":
+		p.check()
+		fmt.Println("asks")
+		p.play("reads")
+	case "looks at its terminal":
+		size, err := pty.GetsizeFull(os.Stderr)
+		if err != nil {
+			fmt.Println("no terminal:", err)
+			return
+		}
+		fmt.Printf("terminal of %d x %d\n", size.Cols, size.Rows)
 	case "chatters": // SUPERVISE_MB of output, then out of memory
 		mb, _ := strconv.Atoi(os.Getenv("SUPERVISE_MB"))
 		chunk := []byte(strings.Repeat("iter 1: loss 3.2104, time 312.04ms, mfu 41.20% and some more words to fill the line up\n", 12_000))

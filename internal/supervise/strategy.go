@@ -46,7 +46,7 @@ type Choice struct {
 // Setting is what one attempt runs with.
 type Setting struct {
 	Batch     *Batch      `json:"batch,omitempty"` // nil where snug doesn't know the script
-	Changes   []Change    `json:"changes"`
+	Changes   []Change    `json:"changes,omitempty"`
 	Env       []string    `json:"env,omitempty"`
 	Predicted *Prediction `json:"predicted,omitempty"`
 }

@@ -35,6 +35,9 @@ func System() *IO {
 	return &IO{In: os.Stdin, Out: open(os.Stdout, os.Getenv), Err: open(os.Stderr, os.Getenv), Env: os.Getenv}
 }
 
+// IsTerminal says whether f is one, whatever TERM says.
+func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
 const defaultWidth = 80
 
 // open finds out what f is. NO_COLOR (no-color.org) and TERM=dumb are respected; COLUMNS wins over the terminal's answer.
