@@ -160,8 +160,8 @@ func (s *shard) check(from, to int64, vocabSize int) (err error) {
 }
 
 func (s *shard) beyond(id int32, at int64, vocabSize int) error {
-	return fmt.Errorf("read %s: token %d at %d is beyond the vocabulary of %d: use --vocab_size=%d or more, or the meta.pkl made with %s",
-		s.path, id, at, vocabSize, id+1, filepath.Base(s.path))
+	return fmt.Errorf("read %s: token %d at %d is beyond the vocabulary of %d: GPT-2's tokens take --vocab_size=50304, characters the meta.pkl made with %s",
+		s.path, id, at, vocabSize, filepath.Base(s.path))
 }
 
 // fill writes the window at start, and the same window one token later. x and y are block_size long.
