@@ -56,8 +56,8 @@ func (w *writer) problem() []block {
 			b.text = append(b.text, w.say("problem.tokens", "tokens", tokens, "batch", d.Config.BatchSize, "block", m.BlockSize, "vocab", m.VocabSize))
 		}
 	}
-	if d.Peak != nil && d.Tensor.Certainty == oom.Exact {
-		b.text = append(b.text, w.say("problem.simulated", "allocated", d.Peak.Allocated))
+	if d.Same != nil {
+		b.text = append(b.text, w.say("problem.simulated", "allocated", d.Same.Allocated))
 	}
 	for _, doubt := range d.Doubts {
 		b.text = append(b.text, w.say("problem.doubt."+doubt.What, "log", doubt.Log, "settings", doubt.Settings))

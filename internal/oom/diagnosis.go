@@ -32,7 +32,7 @@ type Diagnosis struct {
 	Doubts  []Doubt        // where the log contradicts the settings
 	Alloc   torch.AllocConf
 	Room    units.Bytes    // what PyTorch's allocator could have had; 0 unknown
-	Peak    *torch.Failure // the simulated run's own failure, nil where it does not fail or is not known
+	Same    *torch.Failure // the simulated run's own failure, where it is the log's
 	Fixes   []Fix          // the best first
 	base    *simulation    // nil when the run is not simulated
 }
@@ -63,10 +63,13 @@ func Diagnose(c Case) *Diagnosis {
 		resuming: d.Run.Setting("init_from") == "resume" || c.Options.Resume}
 	if s != nil {
 		e.batch, e.static = c.Config.BatchSize, s.static()
-		d.Peak = s.limited.Failure
-		e.fails = d.Peak != nil
-		e.here = e.fails && d.Phase.inPhase(d.Peak.Phase, d.Peak.Stage)
-		d.Budget.Categories = s.limited.LedgerAtFailure().ByCategory()
+		if fail := s.limited.Failure; fail != nil {
+			e.fails, e.here = true, d.Phase.inPhase(fail.Phase, fail.Stage)
+		}
+		if s.failsAs(f, d.Phase) {
+			d.Same = s.limited.Failure
+			d.Budget.Categories = s.limited.LedgerAtFailure().ByCategory()
+		}
 	}
 	d.Causes = e.findings()
 	d.Fixes = d.fixes()

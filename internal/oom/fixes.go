@@ -124,6 +124,9 @@ func parameters(tr *trace.Trace) int64 {
 	return n
 }
 
+// preferred come first among what fits: they leave the model, the updates and the way it is run as they were.
+var preferred = []string{"micro_batch", "micro_batch_safe"}
+
 // fixes are fit's suggestions and the rest of the repertoire: what the evidence asks for and the log does not show to
 // be on, simulated where it can be. What fits comes first, then what is not known, then what is not enough.
 func (d *Diagnosis) fixes() []Fix {
@@ -131,6 +134,11 @@ func (d *Diagnosis) fixes() []Fix {
 	order := make(map[string]int, len(all)+len(remedies))
 	for i, f := range all {
 		order[f.Kind] = i
+	}
+	for i, kind := range preferred {
+		if _, ok := order[kind]; ok {
+			order[kind] = i - len(preferred)
+		}
 	}
 	for _, r := range remedies {
 		if _, done := order[r.kind]; done || d.causeRank(r.cause) < 0 || r.when != nil && !r.when(d) {

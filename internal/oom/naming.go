@@ -91,8 +91,8 @@ func name(f *Failure, phase Phase, s *simulation, run *Run) Tensor {
 	size, printed := f.Sizes["tried"]
 	unknown := Tensor{Bytes: value(f.Facts.Tried), Certainty: UnknownTensor}
 	if s != nil && printed {
-		if fail := s.limited.Failure; fail != nil && size.Holds(fail.Tried) && phase.inPhase(fail.Phase, fail.Stage) && f.Buffer.fits(fail.Tensor) {
-			return f.Buffer.named(fail.Tensor, Exact)
+		if s.failsAs(f, phase) {
+			return f.Buffer.named(s.limited.Failure.Tensor, Exact)
 		}
 		if t, certainty := s.find(f, phase, size); certainty != UnknownTensor {
 			return f.Buffer.named(t, certainty)
@@ -108,6 +108,13 @@ func name(f *Failure, phase Phase, s *simulation, run *Run) Tensor {
 		return t
 	}
 	return unknown
+}
+
+// failsAs reports that the simulated run fails at the request the log shows: same size, same phase, same buffer.
+func (s *simulation) failsAs(f *Failure, phase Phase) bool {
+	fail := s.limited.Failure
+	size, printed := f.Sizes["tried"]
+	return fail != nil && printed && size.Holds(fail.Tried) && phase.inPhase(fail.Phase, fail.Stage) && f.Buffer.fits(fail.Tensor)
 }
 
 // find looks for the request among all of the run: of that phase first, of those the one made when PyTorch had

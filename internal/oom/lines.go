@@ -1,0 +1,258 @@
+package oom
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// The literals the scanner looks for: the dialects' anchors, then the notes', then the structure's.
+const (
+	litTraceback = iota
+	litFrameCode
+	litFrameRich
+	litIter
+	litBar
+	litBarSlow
+	litDict
+	litMemory
+	litChained
+	litCount
+)
+
+var structure = [litCount]string{
+	litTraceback: "traceback (most recent call last)", litFrameCode: "--> ", litFrameRich: "❱", litIter: "iter ",
+	litBar: "it/s", litBarSlow: "s/it", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
+}
+
+// lexicon is the scanner and what its literals stand for.
+type lexicon struct {
+	*scanner
+	anchors int // literals below this are dialects' anchors
+	notes   int // literals below this are notes' anchors
+	calls   int // literals below this are call forms' anchors
+	exprs   []*regexp.Regexp
+}
+
+var words = sync.OnceValue(func() lexicon {
+	var literals []string
+	for _, d := range dialects {
+		literals = append(literals, d.anchor)
+	}
+	l := lexicon{anchors: len(literals)}
+	for _, n := range notes {
+		literals = append(literals, n.anchor)
+		l.exprs = append(l.exprs, regexp.MustCompile(n.expr))
+	}
+	l.notes = len(literals)
+	for _, c := range callForms {
+		literals = append(literals, c.anchor)
+	}
+	l.calls = len(literals)
+	l.scanner = newScanner(append(literals, structure[:]...))
+	return l
+})
+
+var (
+	ansiExpr   = lazy("\x1b(?:\\[[0-9;:?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\-_])")
+	rankExpr   = lazy(`^(?:[\s>│|]|[\w.-]+: )*(?:\[(?:rank|default)(\d{1,5})\]:?|\[\d+,(\d{1,5})\]<std\w+>:|\([\w ]*rank=(\d{1,5}) pid=\d+\))`)
+	prefixExpr = lazy(`^(?:\s*(?:\[(?:rank|default)\d+\]:?|[\w.-]+: \[rank\d+\]:|\[\d+,\d+\]<std\w+>:|\([\w ]+(?:rank=\d+ )?pid=\d+\)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*Z?|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]|(?:INFO|ERROR|WARNING|CRITICAL)\b[:\s]|[>│|]) ?)+`)
+	bufferExpr = lazy(`empty_strided(?:_cuda)?\(\(([\d, ]+)\), \([\d, ]*\)(?:, device='\w+'[^,]*)?, (?:dtype=)?torch\.(\w+)`)
+)
+
+// piece handles one line, or one piece of a line that is too long.
+func (r *Reader) piece() {
+	line := r.line
+	if bytes.IndexByte(line, 0x1b) >= 0 {
+		r.scratch = append(r.scratch[:0], ansiExpr().ReplaceAll(line, nil)...)
+		line = r.scratch
+	}
+	r.hits = words().scan(line, r.hits[:0])
+	if len(r.hits) == 0 && r.open == nil && r.config == 0 && !r.wantsCode() {
+		return
+	}
+	seen := min(r.seen, len(line))
+	if escaped(line) {
+		for _, part := range bytes.Split(unescape(line), []byte{'\n'}) {
+			r.hits = words().scan(part, r.hits[:0])
+			r.handle(part, 0)
+		}
+		return
+	}
+	r.handle(line, seen)
+}
+
+// escaped reports whether a line is a traceback printed as a quoted string: JSON logs and repr().
+func escaped(line []byte) bool {
+	return bytes.Contains(line, []byte(`\n  File `)) || bytes.Contains(line, []byte(`\n    `)) && bytes.Contains(line, []byte(`\nTraceback`))
+}
+
+func unescape(line []byte) []byte {
+	return []byte(strings.NewReplacer(`\\n`, "\n", `\n`, "\n", `\"`, `"`, `\t`, "\t", `\u001b`, "").Replace(string(line)))
+}
+
+func (r *Reader) wantsCode() bool {
+	for _, s := range r.stacks {
+		if s.wantCode {
+			return true
+		}
+	}
+	return false
+}
+
+// handle acts on the literals found in a line, in their order.
+func (r *Reader) handle(line []byte, seen int) {
+	rank := rankOf(line)
+	s := r.stack(rank)
+	anchored := -1 // where on this line the open message starts
+	framed := false
+	source := s.wantCode && bytes.HasPrefix(stripPrefix(line), []byte("  ")) // a source line may speak of memory too
+	w := words()
+	r.continueMessage(line[seen:], rank)
+	for _, h := range r.hits {
+		if h.end <= seen {
+			continue
+		}
+		switch {
+		case h.literal < w.anchors && source:
+		case h.literal < w.anchors:
+			anchored = r.anchor(line, h, rank, s, anchored)
+		case h.literal < w.notes:
+			r.note(line, h, h.literal-w.anchors)
+		case h.literal < w.calls:
+			framed = framed || plausible(line, h) && s.push(callForms[h.literal-w.notes], string(line[seen:]))
+		default:
+			r.structural(h.literal-w.calls, line, s)
+		}
+	}
+	if s.wantCode && !framed {
+		s.code(string(line))
+	}
+	if r.config > 0 {
+		r.config--
+		r.run.assign(string(line))
+	}
+}
+
+// plausible spares log lines that only name a source file ("train.py:123] …") the expression for calls.
+func plausible(line []byte, h hit) bool {
+	rest := bytes.TrimLeft(line[h.end:min(len(line), h.end+16)], "0123456789")
+	return line[h.end-1] != ':' || bytes.HasPrefix(rest, []byte(" in ")) || bytes.HasPrefix(rest, []byte(", in "))
+}
+
+// rankOf is the rank a line is prefixed with, nil without.
+func rankOf(line []byte) *int {
+	head := line[:min(len(line), 80)]
+	if !bytes.Contains(head, []byte("rank")) && !bytes.Contains(head, []byte("[default")) && !bytes.Contains(head, []byte("]<std")) {
+		return nil
+	}
+	m := rankExpr().FindSubmatch(head)
+	for i := 1; i < len(m); i++ {
+		if len(m[i]) > 0 {
+			return number(string(m[i]))
+		}
+	}
+	return nil
+}
+
+func (r *Reader) stack(rank *int) *stack {
+	key := -1
+	if rank != nil {
+		key = *rank
+		r.run.Ranks = max(r.run.Ranks, min(key, 1<<20)+1)
+	}
+	s := r.stacks[key]
+	if s == nil {
+		if len(r.stacks) >= maxRanks {
+			clear(r.stacks)
+		}
+		s = &stack{}
+		r.stacks[key] = s
+	}
+	return s
+}
+
+// note takes what a line tells of the run.
+func (r *Reader) note(line []byte, h hit, id int) {
+	const reach, enough = 400, 512
+	if r.noted[id]++; r.noted[id] > enough {
+		return
+	}
+	start := max(0, h.end-reach)
+	m := words().exprs[id].FindStringSubmatch(string(line[start:min(len(line), h.end+reach)]))
+	if m == nil || len(r.run.Settings) > 256 {
+		return
+	}
+	n := notes[id]
+	if n.starts {
+		r.renew()
+		r.config = 0
+	}
+	before := r.run.ConfigFile
+	n.take(&r.run, m)
+	if n.starts && r.run.ConfigFile != before {
+		r.config = 200 // nanoGPT prints the file it read
+	}
+}
+
+// renew begins another run in the same log: its settings and failures are its own.
+func (r *Reader) renew() {
+	if !r.Failed() {
+		return
+	}
+	r.close()
+	former := &Reader{run: r.run, failures: r.failures, former: r.former}
+	if len(former.failures) == 0 {
+		return
+	}
+	former.former = nil
+	r.former = former
+	r.run, r.failures, r.last = Run{Settings: map[string]string{}}, nil, nil
+	clear(r.stacks)
+}
+
+// structural acts on a literal of the log's structure.
+func (r *Reader) structural(lit int, line []byte, s *stack) {
+	switch lit {
+	case litTraceback:
+		r.close()
+		*s = stack{}
+	case litChained:
+		r.close()
+	case litFrameCode, litFrameRich:
+		if m := codeExpr().FindSubmatch(line); m != nil {
+			if n := len(s.frames); n > 0 && s.frames[n-1].Code != "" {
+				s.frames = s.frames.push(Frame{}) // the call's own line was broken
+			}
+			s.code(string(m[1]))
+		}
+	case litIter:
+		r.iters++
+		r.lastIter = append(r.lastIter[:0], line[:min(len(line), 200)]...)
+		if due(r.iters) {
+			r.run.Progress.iteration(string(r.lastIter))
+		}
+	case litBar, litBarSlow:
+		r.bars++
+		r.lastBar = append(r.lastBar[:0], line[:min(len(line), 400)]...)
+		if due(r.bars) {
+			r.run.Progress.bar(string(r.lastBar))
+		}
+	case litDict:
+		if dictExpr().Match(line) {
+			r.run.Trainer = "huggingface"
+		}
+	case litMemory:
+		r.memory(line)
+	}
+}
+
+func (r *Reader) memory(line []byte) {
+	p := &r.run.Progress
+	p.memories++
+	r.lastMem = append(r.lastMem[:0], line[:min(len(line), 400)]...)
+	if due(p.memories) && r.open == nil {
+		p.memory(string(r.lastMem))
+	}
+}

@@ -1,0 +1,53 @@
+package oom
+
+import "strings"
+
+// stack is the traceback one rank is printing.
+type stack struct {
+	frames   Traceback
+	wantCode bool // the source line of the last call comes next
+	spent    bool // its exception was printed: the next call starts another traceback
+}
+
+// push adds the calls printed in a line.
+func (s *stack) push(form callForm, line string) bool {
+	frames := form.calls(line)
+	if len(frames) == 0 {
+		return false
+	}
+	if s.spent {
+		*s = stack{}
+	}
+	for _, f := range frames {
+		s.frames = s.frames.push(f)
+	}
+	s.wantCode = frames[len(frames)-1].Code == ""
+	return true
+}
+
+// code keeps the source line under a call.
+func (s *stack) code(line string) {
+	line = strings.TrimSpace(string(stripPrefix([]byte(line))))
+	if line == "" || strings.Trim(line, "^~ ") == "" || len(s.frames) == 0 {
+		return
+	}
+	s.wantCode = false
+	if f := &s.frames[len(s.frames)-1]; f.Code == "" {
+		f.Code = line[:min(len(line), maxCode)]
+	}
+}
+
+// buffer is the tensor an inductor kernel was allocating, from the innermost call's source line.
+func (t Traceback) buffer() *Buffer {
+	if len(t) == 0 {
+		return nil
+	}
+	m := bufferExpr().FindStringSubmatch(t[len(t)-1].Code)
+	if m == nil {
+		return nil
+	}
+	if shape := dims(m[1]); shape != nil {
+		return &Buffer{shape, m[2]}
+	}
+	return nil
+}
