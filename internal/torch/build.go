@@ -12,7 +12,7 @@ import (
 // (resume where the run resumes), eval, first_step and step. What repeats is repeated only until memory has settled.
 func Build(cfg config.Config, opt Options) (*trace.Trace, error) {
 	return build(cfg, opt, passes{
-		eval:  min(2*cfg.EvalIters, 3),
+		eval:  min(2*cfg.EvalIters, 2),
 		micro: min(cfg.GradientAccumulationSteps/max(opt.WorldSize, 1), 2),
 		steps: 2,
 	})
@@ -38,7 +38,7 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 	}
 	layers := m.NLayer + 2 // about as much again as two layers comes before and behind them
 	b := newBuilder(120 * layers)
-	e := &eager{
+	e := &loop{
 		builder: b, cfg: cfg, dropLogits: opt.DropLogits, passes: n, logits: nothing, loss: nothing, bestVal: nothing,
 		gpt:     newModel(b, m, half),
 		kernels: newKernels(opt.Device),

@@ -23,7 +23,7 @@ const (
 
 // newDDP checks the parameters' shapes, sends them to all, and makes one bucket of everything until the first
 // step has shown in which order gradients come.
-func newDDP(e *eager) *ddp {
+func newDDP(e *loop) *ddp {
 	k, b := e.kernels, e.builder
 	var dims int
 	for _, p := range e.gpt.params {
@@ -50,7 +50,7 @@ func newDDP(e *eager) *ddp {
 }
 
 // forward is DDP's part of a training forward: the first after a synchronized backward rebuilds the buckets.
-func (d *ddp) forward(e *eager) {
+func (d *ddp) forward(e *loop) {
 	if d == nil {
 		return
 	}

@@ -132,9 +132,10 @@ func (g *graph) plan() {
 	memory := g.estimate()
 	peak := slices.Max(memory)
 	pool := map[reuseKey][]freed{}
+	var taken []gid // dead buffers whose memory is spoken for
 	for n := range g.nodes {
 		node := &g.nodes[n]
-		taken := map[gid]bool{}
+		taken = taken[:0]
 		for _, out := range node.outs {
 			b := &g.bufs[out]
 			if b.library {
@@ -143,7 +144,7 @@ func (g *graph) plan() {
 			}
 			if in := g.onto(node, n, out, taken); in != noBuf {
 				b.storage = g.bufs[in].storage
-				taken[in] = true
+				taken = append(taken, in)
 				continue
 			}
 			k := g.key(out)
@@ -168,10 +169,10 @@ func (g *graph) plan() {
 }
 
 // onto finds the input that out may take over in place: it dies here and has out's type and size.
-func (g *graph) onto(node *gnode, n int, out gid, taken map[gid]bool) gid {
+func (g *graph) onto(node *gnode, n int, out gid, taken []gid) gid {
 	for _, in := range node.onto {
 		b := &g.bufs[in]
-		if b.last == n && !b.output && !taken[in] && g.key(in) == g.key(out) {
+		if b.last == n && !b.output && !slices.Contains(taken, in) && g.key(in) == g.key(out) {
 			return in
 		}
 	}
@@ -179,7 +180,7 @@ func (g *graph) onto(node *gnode, n int, out gid, taken map[gid]bool) gid {
 }
 
 // bury frees what node n was the last to use.
-func (g *graph) bury(n int, taken map[gid]bool, pool map[reuseKey][]freed) {
+func (g *graph) bury(n int, taken []gid, pool map[reuseKey][]freed) {
 	node := &g.nodes[n]
 	for _, ids := range [2][]gid{node.outs, node.ins} {
 		for _, id := range ids {
@@ -187,10 +188,10 @@ func (g *graph) bury(n int, taken map[gid]bool, pool map[reuseKey][]freed) {
 				continue
 			}
 			b := &g.bufs[id]
-			if b.last != n || b.output || taken[id] {
+			if b.last != n || b.output || slices.Contains(taken, id) {
 				continue
 			}
-			taken[id] = true
+			taken = append(taken, id)
 			if !b.input {
 				k := g.key(id)
 				pool[k] = append(pool[k], freed{id, n, len(g.steps)})

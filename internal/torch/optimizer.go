@@ -3,7 +3,7 @@ package torch
 import "github.com/snugml/snug/internal/trace"
 
 // scaler gives birth to GradScaler's scale and growth tracker, once.
-func (e *eager) scaler() {
+func (e *loop) scaler() {
 	if e.scale == nil {
 		for _, name := range []string{"scaler.scale", "scaler.growth_tracker"} {
 			e.scale = append(e.scale, e.birth(e.define(tensor(name, trace.Optimizer, trace.Float32))))
@@ -15,7 +15,7 @@ func (e *eager) scaler() {
 const normChunk = 65536
 
 // optimize is unscale_, clip_grad_norm_, the fused AdamW's step, update and zero_grad.
-func (e *eager) optimize(fp16 bool) {
+func (e *loop) optimize(fp16 bool) {
 	found := nothing
 	clip := e.cfg.GradClip != 0
 	if fp16 && clip {
@@ -46,7 +46,7 @@ func (e *eager) optimize(fp16 bool) {
 }
 
 // unscale is GradScaler.unscale_; found_inf lives until update.
-func (e *eager) unscale() ref {
+func (e *loop) unscale() ref {
 	a, b := e.kernels.scratch(e.builder, "scaler.scale (float64)", 8), e.kernels.scratch(e.builder, "scaler.inverse (float64)", 8)
 	e.free(a)
 	inv := e.kernels.scratch(e.builder, "scaler.inverse", 4)
@@ -59,7 +59,7 @@ func (e *eager) unscale() ref {
 }
 
 // clip is clip_grad_norm_: the norm of every gradient, then of the norms.
-func (e *eager) clip() {
+func (e *loop) clip() {
 	chunks := int64(1)
 	for _, p := range e.gpt.params {
 		chunks = max(chunks, (p.numel+normChunk-1)/normChunk)

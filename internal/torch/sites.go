@@ -2,6 +2,7 @@ package torch
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/snugml/snug/internal/trace"
 )
@@ -133,7 +134,7 @@ func heads(d dims) []int  { return []int{d.B, d.NH, d.T, d.HS} }
 func padded(d dims) []int { return []int{d.B, d.NH, d.T, d.padHS()} }
 func headsT(d dims) []int { return []int{d.B, d.NH, d.T} }
 
-// siteSpec names a site and tells its shape. A layer's site carries the layer in its name: h.3.attn.c_attn.
+// siteSpec names a site and tells its shape; "(half)" in a name stands for autocast's type. A layer's site carries the layer in its name: h.3.attn.c_attn.
 type siteSpec struct {
 	name    string
 	layered bool
@@ -280,8 +281,9 @@ func (a *activations) bytes(layer int, s site, size int) ref {
 
 func (a *activations) name(layer int, s site) string {
 	spec := &siteSpecs[s]
+	name := strings.Replace(spec.name, "(half)", "("+string(a.half)+")", 1)
 	if spec.layered {
-		return "h." + strconv.Itoa(layer) + "." + spec.name
+		return "h." + strconv.Itoa(layer) + "." + name
 	}
-	return spec.name
+	return name
 }

@@ -5,8 +5,8 @@ import (
 	"github.com/snugml/snug/internal/trace"
 )
 
-// eager is nanoGPT's train.py without torch.compile.
-type eager struct {
+// loop is nanoGPT's train.py: its data, its model, what its variables hold.
+type loop struct {
 	*builder
 	cfg        config.Config
 	gpt        *model
@@ -36,7 +36,7 @@ type pass interface {
 	backward(x, y, dloss ref)    // frees the batch and the loss's gradient
 }
 
-func (e *eager) pass(train bool) pass {
+func (e *loop) pass(train bool) pass {
 	switch {
 	case e.compiled == nil && train:
 		return &forward{activations: e.train, gpt: e.gpt, kernels: e.kernels, train: true, dropout: e.cfg.Dropout > 0}
@@ -49,7 +49,7 @@ func (e *eager) pass(train bool) pass {
 }
 
 // compile writes the graphs of evaluation and of training.
-func (e *eager) compile(m config.Model) {
+func (e *loop) compile(m config.Model) {
 	for i, a := range []*activations{e.eval, e.train} {
 		c := &compiler{graph: newGraph(e.builder, e.kernels), dims: a.dims, model: m, gpt: e.gpt, train: i == 1, dropout: e.cfg.Dropout > 0}
 		p := compiledPass{f: c.forward(), b: e.builder}
@@ -61,9 +61,9 @@ func (e *eager) compile(m config.Model) {
 }
 
 // getBatch is get_batch: tokens and targets on the GPU.
-func (e *eager) getBatch(in [2]ref) (x, y ref) { return e.birth(in[0]), e.birth(in[1]) }
+func (e *loop) getBatch(in [2]ref) (x, y ref) { return e.birth(in[0]), e.birth(in[1]) }
 
-func (e *eager) weights() {
+func (e *loop) weights() {
 	for _, p := range e.gpt.params {
 		e.birth(p.weight)
 	}
@@ -71,7 +71,7 @@ func (e *eager) weights() {
 
 // load is torch.load(ckpt_path, map_location=device): the checkpoint's tensors come onto the GPU in its own order. The
 // optimizer keeps its state; train.py's variable state_dict keeps the checkpoint's weights beside the model's own.
-func (e *eager) load() {
+func (e *loop) load() {
 	for _, p := range e.gpt.params {
 		t := e.tr.Tensors[p.weight]
 		t.Name = "checkpoint: " + t.Name
@@ -86,7 +86,7 @@ func (e *eager) load() {
 }
 
 // estimateLoss is the evaluation at step 0: the last batch's logits live until the next ones replace them.
-func (e *eager) estimateLoss() {
+func (e *loop) estimateLoss() {
 	x, y, logits, loss := nothing, nothing, nothing, nothing
 	for range e.passes.eval {
 		nx, ny := e.getBatch(e.evalIn)
@@ -106,7 +106,7 @@ func (e *eager) estimateLoss() {
 }
 
 // step is one iteration: micro-steps, clipping, the optimizer.
-func (e *eager) step() {
+func (e *loop) step() {
 	fp16 := e.train.half == trace.Float16
 	for range e.passes.micro {
 		e.stage("forward")
