@@ -105,7 +105,10 @@ func runTrain(ctx context.Context, io *term.IO, o trainOptions) error {
 	if err != nil {
 		return err
 	}
-	return view.end()
+	if err := view.end(); err != nil || o.prompt == "" || o.json {
+		return err
+	}
+	return showSample(ctx, io, o)
 }
 
 // trainError gives an error its exit code.

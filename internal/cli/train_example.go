@@ -43,3 +43,22 @@ func exampleFile(c *config.Config, path string) string {
 	}
 	return b.String()
 }
+
+// showSample writes a text with the model that was just trained.
+func showSample(ctx context.Context, io *term.IO, o trainOptions) error {
+	c := config.DefaultFor(config.Sample)
+	for key, v := range map[string]any{"out_dir": o.config.OutDir, "start": o.prompt, "num_samples": 1, "max_new_tokens": 400} {
+		if err := c.Set(key, v); err != nil {
+			return err
+		}
+	}
+	w, err := openSampler(&c)
+	if err != nil {
+		return err
+	}
+	if err := w.stream(ctx, io.Out); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(io.Out, "more of it: snug sample --out_dir=%s\n", o.config.OutDir)
+	return err
+}

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/term"
+)
+
+// The example, shortened: its data and its config file are made, the run ends with a sample, and the file reads back to
+// the same settings.
+func TestExample(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("SNUG_RUNS", t.TempDir())
+	var out, errs bytes.Buffer
+	io := &term.IO{Out: &term.Stream{Writer: &out, Width: 100}, Err: &term.Stream{Writer: &errs, Width: 100}, Env: os.Getenv}
+	o := trainOptions{config: config.Default()}
+	if err := prepareExample(context.Background(), io, &o); err != nil {
+		t.Fatal(err)
+	}
+	back := config.Default()
+	if err := back.LoadFile("out-example/config.py"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range config.Table {
+		if row := &config.Table[i]; row.Value(&back) != row.Value(&o.config) {
+			t.Errorf("%s reads back as %v, it was %v", row.Key, row.Value(&back), row.Value(&o.config))
+		}
+	}
+	o.config.NLayer, o.config.NEmbd, o.config.MaxIters, o.config.EvalInterval, o.config.EvalIters = 1, 16, 6, 3, 1
+	if err := runTrain(context.Background(), io, o); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"step 6: train loss", "bytes planned", "loss.svg", o.prompt, "more of it: snug sample --out_dir=out-example"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("stdout lacks %q:\n%s", want, out.String())
+		}
+	}
+	if !strings.Contains(errs.String(), "nothing was given") || !strings.Contains(errs.String(), "taken once") {
+		t.Errorf("stderr lacks the example's first line or the plan:\n%s", errs.String())
+	}
+}
+
+func TestAgainIsACommandLine(t *testing.T) {
+	s := &settings{overrides: []override{{"batch_size", "4"}, {"init_from", "scratch"}, {"out_dir", "my run's"}}}
+	if got, want := s.again([]string{"a.py"}), `snug train a.py --batch_size=4 --out_dir='my run'\''s'`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestCount(t *testing.T) {
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 39641600: "39,641,600", -1234: "-1,234"} {
+		if got := count(n); got != want {
+			t.Errorf("%d prints as %s, want %s", n, got, want)
+		}
+	}
+}
