@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"math"
 	"unsafe"
 
 	"github.com/snugml/snug/internal/cpu/kernel"
@@ -43,7 +44,7 @@ type cut struct {
 	stay, flow   int  // panels
 	stayR, flowR int  // rows (columns) of a panel
 	chunk        int  // flowing panels packed at once
-	group        int  // flowing panels of a piece
+	group        int  // flowing panels of a piece, at most
 	flowAt       int  // where in the scratch the flowing panels lie, after the staying ones
 	tileAt       int  // where each thread's edge tile lies
 	tile         int  // bytes of it
@@ -63,6 +64,15 @@ func (p *product) cut() cut {
 	c.tileAt = c.flowAt + align(c.chunk*panel)
 	c.tile = align(4 * p.g.MR * p.g.NR)
 	return c
+}
+
+// pieces cuts the tiles of a chunk into about eight pieces a thread, about as high as wide: group flowing panels times the
+// staying ones' parts.
+func (c *cut) pieces(chunk, threads int) (group, parts int) {
+	want := float64(8 * threads)
+	groups := int(math.Round(math.Sqrt(want * float64(chunk*c.flowR) / float64(c.stay*c.stayR))))
+	group = min(c.group, even(chunk, ceil(chunk, max(groups, 1))))
+	return group, min(max(int(want)/ceil(chunk, group), 1), c.stay)
 }
 
 // even is the size of the parts when n is cut into as few parts of at most most as possible, all about as large.
@@ -86,18 +96,18 @@ func (p *product) phases(scratch []byte, threads int) []phase {
 			if at > 0 {
 				first = 0
 			}
-			groups := ceil(chunk, c.group)
-			parts := min(ceil(8*threads, groups), c.stay)
+			group, parts := c.pieces(chunk, threads)
+			groups := ceil(chunk, group)
 			list = append(list,
 				p.packing(&c, scratch, at, first, chunk, k, kn),
 				phase{groups * parts, func(i, worker int) {
-					from, part := i/parts*c.group, i%parts
+					from, part := i/parts*group, i%parts
 					t := piece{p, &c, scratch, scratch[c.tileAt+worker*c.tile:], at, k, kn}
 					for s := part * c.stay / parts; s < (part+1)*c.stay/parts; s++ {
-						t.row(s, from, min(from+c.group, chunk))
+						t.row(s, from, min(from+group, chunk))
 					}
 					if p.done != nil && k+kn == p.K {
-						t.finish(part*c.stay/parts, (part+1)*c.stay/parts, from, min(from+c.group, chunk))
+						t.finish(part*c.stay/parts, (part+1)*c.stay/parts, from, min(from+group, chunk))
 					}
 				}})
 		}
