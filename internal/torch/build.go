@@ -19,19 +19,10 @@ func Build(cfg config.Config, opt Options) (*trace.Trace, error) {
 }
 
 func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
-	if err := cfg.Check(); err != nil {
-		return nil, err
+	if err := check(cfg, opt, n); err != nil {
+		return nil, fmt.Errorf("trace a run: %w", err)
 	}
-	if d := dimsOf(cfg); min(d.B, d.T, d.C, d.NH, d.V, cfg.NLayer, n.eval) < 1 {
-		return nil, fmt.Errorf("trace a run: batch_size %d, block_size %d, n_embd %d, n_head %d, n_layer %d, eval_iters %d must all be at least 1",
-			d.B, d.T, d.C, d.NH, cfg.NLayer, cfg.EvalIters)
-	}
-	if n.micro < 1 {
-		return nil, fmt.Errorf("gradient_accumulation_steps %d is less than the %d processes: make it a multiple", cfg.GradientAccumulationSteps, opt.WorldSize)
-	}
-	m := cfg.Model()
-	d := dimsOf(cfg)
-	half := d.half
+	m, d := cfg.Model(), dimsOf(cfg)
 	dEval := d
 	if opt.EvalBatch > 0 {
 		dEval.B = opt.EvalBatch
@@ -40,8 +31,8 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 	b := newBuilder(120 * layers)
 	e := &loop{
 		builder: b, cfg: cfg, dropLogits: opt.DropLogits, passes: n, logits: nothing, loss: nothing, bestVal: nothing,
-		gpt:     newModel(b, m, half),
-		kernels: newKernels(opt.Device),
+		gpt:     newModel(b, m, d.half),
+		kernels: newKernels(opt.Device.orTypical()),
 		train:   newActivations(b, d, m.NLayer),
 	}
 	e.eval = e.train
@@ -74,9 +65,32 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 		e.step()
 	}
 	if b.most > mostBytes {
-		return nil, fmt.Errorf("trace a run: it holds more than %v at once, more than any machine has: make batch_size %d or block_size %d smaller", mostBytes, cfg.BatchSize, cfg.BlockSize)
+		return nil, fmt.Errorf("trace a run: it would hold more than %v at once, more than any machine has: make batch_size %d or block_size %d smaller", mostBytes, cfg.BatchSize, cfg.BlockSize)
 	}
 	return b.tr, nil
+}
+
+// mostLayers keeps a trace to what a computer holds; the deepest model trained so far has a hundredth of it.
+const mostLayers = 10000
+
+// check says whether the settings describe a run that train.py would begin.
+func check(cfg config.Config, opt Options, n passes) error {
+	if err := cfg.Check(); err != nil {
+		return err
+	}
+	m, d := cfg.Model(), dimsOf(cfg)
+	if min(d.B, d.T, d.C, d.NH, d.V, m.NLayer, n.eval) < 1 {
+		return fmt.Errorf("batch_size %d, block_size %d, n_embd %d, n_head %d, n_layer %d, eval_iters %d must all be at least 1",
+			d.B, d.T, d.C, d.NH, m.NLayer, cfg.EvalIters)
+	}
+	if m.NLayer > mostLayers {
+		return fmt.Errorf("n_layer %d is more than the %d that can be traced: make it smaller", m.NLayer, mostLayers)
+	}
+	if w := max(opt.WorldSize, 1); n.micro < 1 || cfg.GradientAccumulationSteps%w != 0 {
+		return fmt.Errorf("gradient_accumulation_steps %d is no multiple of the %d processes, as train.py asserts: make it %d",
+			cfg.GradientAccumulationSteps, w, ceilDiv(max(cfg.GradientAccumulationSteps, 1), w)*w)
+	}
+	return nil
 }
 
 // mostBytes is where sums of sizes would come near the end of 64 bits.

@@ -194,7 +194,9 @@ func TestBuildRefuses(t *testing.T) {
 		"not a multiple":     func(c *config.Config, o *Options) { c.NHead = 7 },
 		"more than any":      func(c *config.Config, o *Options) { c.BatchSize = math.MaxInt32; c.BlockSize = math.MaxInt32 },
 		"must all be at":     func(c *config.Config, o *Options) { c.BatchSize = 0 },
-		"less than the 8 pr": func(c *config.Config, o *Options) { o.WorldSize = 8 },
+		"of the 8 processes": func(c *config.Config, o *Options) { o.WorldSize = 8 },
+		"of the 3 processes": func(c *config.Config, o *Options) { o.WorldSize = 3 },
+		"can be traced":      func(c *config.Config, o *Options) { c.NLayer, c.NEmbd, c.NHead = 1<<30, 1, 1 },
 	} {
 		cfg, opt := variant(change)
 		_, err := Build(cfg, opt)

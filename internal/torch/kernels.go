@@ -15,10 +15,10 @@ type kernels struct {
 	scratches        map[scratchKey]ref
 }
 
-// blasSpace is cuBLAS's workspace: 32 MiB on Hopper, else 2·4 MiB + 8·16 KiB (PyTorch's CUBLAS_WORKSPACE_CONFIG default,
-// aten/src/ATen/cuda/CublasHandlePool.cpp).
+// blasSpace is cuBLAS's workspace: 32 MiB on Hopper and Blackwell, else 2·4 MiB + 8·16 KiB (PyTorch's default for
+// CUBLAS_WORKSPACE_CONFIG, parseChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp).
 func (k *kernels) blasSpace() int {
-	if k.dev.Capability == 90 {
+	if k.dev.Capability >= 90 {
 		return 32 << 20
 	}
 	return 2*4096<<10 + 8*16<<10

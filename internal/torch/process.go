@@ -47,7 +47,7 @@ const (
 // ordered, which moves its segments by up to 4 %; the peers' buffers of NCCL with several processes.
 func ProcessMemory(reserved units.Bytes, cfg config.Config, opt Options) Process {
 	p := Process{Reserved: reserved, Margin: 64*units.MiB + reserved/200}
-	d := opt.Device
+	d := opt.Device.orTypical()
 	for _, l := range libraries {
 		if d.Capability >= l.capability {
 			p.Context = l.size

@@ -7,11 +7,21 @@ package torch
 
 import "github.com/snugml/snug/internal/units"
 
-// Device is what of a GPU decides the sequence of allocations.
+// Device is what of a GPU decides the sequence of allocations. The zero Device is a typical one.
 type Device struct {
 	Capability int         // compute capability, 10·major + minor: 86 is Ampere's consumer cards
 	SMs        int         // multiprocessors
 	L2         units.Bytes // L2 cache; compiled runs flush it between measurements of kernels
+}
+
+// typical stands for a card of which nothing is known: a mid-range GeForce of the Ampere generation.
+var typical = Device{Capability: 86, SMs: 46, L2: 4 * units.MiB}
+
+func (d Device) orTypical() Device {
+	if d == (Device{}) {
+		return typical
+	}
+	return d
 }
 
 // Options are the choices that are not nanoGPT's settings.
