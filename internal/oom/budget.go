@@ -26,6 +26,9 @@ const contextAllowance = 900 * units.MiB
 
 // budget works out what the message's numbers leave.
 func budget(f Facts) Budget {
+	if f.Process != nil && f.Allocated != nil && *f.Process < *f.Allocated-*f.Allocated/100 {
+		f.Process = nil // a container's driver may report 0 bytes for every process
+	}
 	b := Budget{Total: f.Total, Free: f.Free, Process: f.Process, Allocated: f.Allocated, Unused: f.ReservedUnallocated}
 	if b.Unused == nil && f.Reserved != nil && f.Allocated != nil {
 		unused := max(0, *f.Reserved-*f.Allocated)

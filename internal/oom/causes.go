@@ -212,7 +212,7 @@ func fragmented(e *evidence) (int, i18n.Message) {
 	free := value(e.Facts.Free)
 	text := i18n.M("evidence.fragmented", "unused", unused, "allocated", value(e.Facts.Allocated), "tried", e.tried())
 	switch {
-	case part < 0.08 || unused < 200*units.MiB || e.tried() == 0 || e.tried() > unused+free:
+	case part < 0.08 || unused < 200*units.MiB || e.tried() == 0 || e.tried() > unused+free || e.roomy():
 		return none()
 	case e.tried() <= unused && part >= 0.15:
 		return 84, text
@@ -344,7 +344,7 @@ func modelPerhaps(e *evidence) (int, i18n.Message) {
 
 func oneHugeTensor(e *evidence) (int, i18n.Message) {
 	switch part := share(e.tried(), e.total()); {
-	case e.Kind != Device:
+	case e.Kind != Device || inPhase(e, Init, Load, Optimizer):
 		return none()
 	case part > 1:
 		return 92, i18n.M("evidence.larger_than_card", "tried", e.tried(), "total", e.total())
@@ -395,8 +395,8 @@ func sameCard(e *evidence) (int, i18n.Message) {
 		}
 		return weight, i18n.M("evidence.same_card", "rank", *e.Facts.Rank, "gpu", *e.Facts.GPU)
 	}
-	if len(e.Facts.Others) >= 2 && e.Facts.GPU != nil && *e.Facts.GPU == 0 && e.run.Ranks > 1 {
-		return 64, i18n.M("evidence.ranks_on_card", "count", len(e.Facts.Others)+1, "gpu", 0)
+	if n := len(e.Facts.Others); n >= 2 && e.Facts.GPU != nil && *e.Facts.GPU == 0 && (e.run.Ranks > 1 || n >= 3) {
+		return 64, i18n.M("evidence.ranks_on_card", "count", n+1, "gpu", 0)
 	}
 	return none()
 }

@@ -71,6 +71,11 @@ func flag(get func(*Run) *bool) func(*Run, []string) {
 	return func(r *Run, _ []string) { *get(r) = true }
 }
 
+// smiExpr is a card's row in nvidia-smi's table.
+const smiExpr = `\|\s+\d+\s+((?:NVIDIA |GeForce |Tesla |Quadro )[\w -]+?)\s+(?:On|Off|WDDM|TCC)\b`
+
+func smiName(r *Run, m []string) { r.GPUName = strings.TrimSpace(m[1]) }
+
 // notes are what trainers print of their configuration. A new line to understand is a new entry.
 var notes = []note{
 	{"overriding: ", `Overriding: (\w+) = (.+)`, func(r *Run, m []string) { r.Trainer = "nanogpt"; r.Settings[m[1]] = strings.TrimSpace(m[2]) }, true},
@@ -98,7 +103,7 @@ var notes = []note{
 	{"cuda.amp.gradscaler", `GradScaler\(args\.*\)\W+is deprecated`, flag(func(r *Run) *bool { return &r.OldScaler }), false},
 	{"not enough sms", `Not enough SMs to use max_autotune_gemm`, flag(func(r *Run) *bool { return &r.FewSMs }), false},
 	{"running training *****", `Running training \*`, func(r *Run, _ []string) { r.Trainer = "huggingface" }, false},
-	{"batch size per device", `batch size per device\s*=\s*(\d+)`, set("batch_size"), false},
+	{"batch size per device", `(?i)batch size per device\s*=\s*(\d+)`, set("batch_size"), false},
 	{"gradient accumulation steps", `(?i)gradient accumulation steps\s*=\s*(\d+)`, set("gradient_accumulation_steps"), false},
 	{"trainable params", `\| ?[Tt]rainable params|Trainable params`, func(r *Run, _ []string) {
 		if r.Trainer == "" {
@@ -106,10 +111,12 @@ var notes = []note{
 		}
 	}, false},
 	{"expandable_segments", `(?:export |\$ ?|^\s*|set |env )(PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF=['"]?)([\w:,.]+)`, func(r *Run, m []string) { r.AllocConf = m[2] }, false},
+	{"expandable_segments", `environ\[['"]PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF['"]\]\s*=\s*['"]([\w:,.]+)`, func(r *Run, m []string) { r.AllocConf = m[1] }, false},
 	{"max_split_size_mb:", `PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF=['"]?([\w:,.]+)`, func(r *Run, m []string) { r.AllocConf = m[1] }, false},
 	{"torch", `(?i)(?:py)?torch(?: version)?\s*(?:==|:|-|=|\s)\s*v?(\d+\.\d+(?:\.\d+)?(?:[a-z]\w*|\+\w+)?)`, func(r *Run, m []string) { r.Torch = m[1] }, false},
 	{"cuda used to build", `CUDA used to build PyTorch: ([\d.]+)`, func(r *Run, m []string) { r.CUDA = m[1] }, false},
 	{"gpu 0: ", `GPU 0: ((?:NVIDIA|GeForce|Tesla|Quadro|AMD)[\w \-/.]+)`, func(r *Run, m []string) { r.GPUName = strings.TrimSpace(m[1]) }, false},
+	{"geforce", smiExpr, smiName, false}, {"tesla", smiExpr, smiName, false}, {"nvidia a", smiExpr, smiName, false}, {"nvidia h", smiExpr, smiName, false},
 	{"cuda:0 (", `CUDA:0 \(([^,)]+)`, func(r *Run, m []string) { r.GPUName = m[1] }, false},
 	{"train loss ", `step \d+: train loss`, func(r *Run, _ []string) { r.Trainer = "nanogpt"; r.Progress.Evals++ }, false},
 	{"train.py ", `(?m)(?:python[\d.]*|torchrun|accelerate launch|deepspeed)\b[^\n]*?\S*train\S*\.py( [^\n]*)?$`, func(r *Run, m []string) { r.command(m[0], m[1]) }, false},

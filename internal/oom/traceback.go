@@ -163,7 +163,7 @@ func (m *mark) matches(f Frame) bool {
 func (t Traceback) Phase() Phase {
 	phase := UnknownPhase
 	for _, f := range t {
-		f.Path = strings.ReplaceAll(f.Path, `\`, "/")
+		f.Path = strings.ReplaceAll(strings.ReplaceAll(f.Path, `\`, "/"), "//", "/")
 		if found, ok := f.phase(); ok && (found == UnknownPhase || strength[found] > strength[phase]) {
 			phase = found
 		}
