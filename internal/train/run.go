@@ -44,6 +44,11 @@ func Prepare(c config.Config, d Device) (r *Run, err error) {
 		return nil, err
 	}
 	r = &Run{Device: d, Loop: Loop{Config: c, Exec: d.Exec, Progress: Start()}}
+	for _, w := range withoutEffect {
+		if c.IsSet(w.key) && w.asked(&c) {
+			r.Notes = append(r.Notes, w.key+" has no effect: "+w.says)
+		}
+	}
 	defer func() {
 		if err != nil {
 			r.Close()
@@ -85,6 +90,16 @@ func Refuse(c *config.Config) error {
 		return fmt.Errorf("lr_decay_iters %d is less than warmup_iters %d: the cosine begins where the warm-up ends", c.LrDecayIters, c.WarmupIters)
 	}
 	return nil
+}
+
+// withoutEffect are settings that ask for something which snug does otherwise, and what it does.
+var withoutEffect = []struct {
+	key   string
+	asked func(*config.Config) bool
+	says  string
+}{
+	{"compile", func(c *config.Config) bool { return c.Compile }, "snug's kernels are compiled already"},
+	{"backend", func(c *config.Config) bool { return true }, "a run is one process on one device, so nothing is sent between processes"},
 }
 
 // model is the architecture of the run: the checkpoint's where there is one, cropped to block_size as nanoGPT does.

@@ -120,7 +120,7 @@ func train(t *testing.T, c config.Config, rec *recorder) (params [][]float32, er
 }
 
 func TestLoopIsNanoGPTs(t *testing.T) {
-	c := tiny(t, nil)
+	c := tiny(t, func(c *config.Config) { c.TensorboardLog = true })
 	rec := &recorder{}
 	if _, err := train(t, c, rec); err != nil {
 		t.Fatal(err)
@@ -144,6 +144,30 @@ func TestLoopIsNanoGPTs(t *testing.T) {
 	s, err := metrics.Read(filepath.Join(c.OutDir, metrics.Name))
 	if err != nil || len(s.Iters) != 11 || len(s.Evals) != 3 {
 		t.Errorf("metrics.jsonl has %d iterations and %d estimates (%v)", len(s.Iters), len(s.Evals), err)
+	}
+	if events, _ := filepath.Glob(filepath.Join(c.OutDir, "events.out.tfevents.*")); len(events) != 1 {
+		t.Errorf("tensorboard_log=True left event files %v", events)
+	}
+}
+
+// A setting that asks for what snug does otherwise is answered.
+func TestNoSettingIsSilentlyIgnored(t *testing.T) {
+	c := tiny(t, func(c *config.Config) {
+		for key, v := range map[string]any{"compile": true, "backend": "gloo"} {
+			if err := c.Set(key, v); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	d := device(1)
+	defer d.Exec.Close()
+	r, err := Prepare(c, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if notes := strings.Join(r.Notes, "; "); !strings.Contains(notes, "compile has no effect") || !strings.Contains(notes, "backend has no effect") {
+		t.Errorf("notes: %s", notes)
 	}
 }
 
