@@ -14,7 +14,7 @@ import (
 //
 // and the longer of the two, because the processor runs ahead of the GPU or holds it up. N is its tokens.
 // The shares are what libraries reach of the published rates; fill is the cost of filling and draining the
-// multiprocessors. All are set once from nanoGPT's measured speeds on an H200 (docs/accuracy.md), and
+// multiprocessors. All are set once from nanoGPT's measured speeds on an H200 (docs/performance.md), and
 // TestSpeedAgainstMeasuredRuns holds the model against each of those runs.
 const (
 	matrixShare   = 0.66
