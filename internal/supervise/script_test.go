@@ -128,6 +128,14 @@ func (p player) play(script string) {
 		}
 		p.check()
 		iters(3, 8)
+	case "fails without numbers": // once the supervisor has seen it on the card
+		if p.batch > p.fits {
+			for _, err := os.Stat("looked"); err != nil; _, err = os.Stat("looked") {
+				time.Sleep(time.Millisecond)
+			}
+			fmt.Fprint(os.Stderr, traceback+"RuntimeError: CUDA error: out of memory\n")
+			os.Exit(1)
+		}
 	case "split": // the message in two writes, the second a moment after the first was read
 		if p.batch > p.fits {
 			text := p.message()

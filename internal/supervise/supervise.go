@@ -174,6 +174,9 @@ func (s *Supervisor) Run(ctx context.Context, first Setting, given *Prediction) 
 		checkpoint, resumable := s.Command.newest(began)
 		facts := seen(a.Facts)
 		facts.Progress, facts.Resume = a.Iteration != nil, resumable
+		if room := s.room(ctx); room > 0 && (facts.Limit == 0 || room < facts.Limit) {
+			facts.Limit = room
+		}
 		next, err := s.state.strategy.next(setting, facts)
 		if err != nil {
 			sum.GaveUp = err.Error()
@@ -188,6 +191,23 @@ func (s *Supervisor) Run(ctx context.Context, first Setting, given *Prediction) 
 		s.announce(len(sum.Attempts), next, checkpoint)
 		setting, from = next, checkpoint
 	}
+}
+
+// room is what the device that the trainer was on has free now that it has ended: others may have taken the rest. 0 is unknown.
+func (s *Supervisor) room(ctx context.Context) units.Bytes {
+	if s.Prober == nil || s.state.device == "" {
+		return 0
+	}
+	snapshot, err := s.Prober.Snapshot(ctx)
+	if err != nil {
+		return 0
+	}
+	for _, d := range snapshot.Usable() {
+		if d.UUID == s.state.device {
+			return d.Free
+		}
+	}
+	return 0
 }
 
 func (s *Supervisor) cannotRetry(attempts int) string {
@@ -263,8 +283,7 @@ func (s *Supervisor) judge(end exit, log *oom.Log, progress *progressReader, w *
 			return OutOfMemory, &f.Facts
 		}
 	case w.full && !progress.traceback() && (end.Number == 0 || end.Number == int(syscall.SIGABRT)):
-		total := w.device.Total
-		return OutOfMemory, &oom.Facts{Total: &total}
+		return OutOfMemory, &oom.Facts{}
 	}
 	return Failed, nil
 }
@@ -272,7 +291,8 @@ func (s *Supervisor) judge(end exit, log *oom.Log, progress *progressReader, w *
 // state is what outlives an attempt.
 type state struct {
 	strategy strategy
-	stopped  bool // the user sent a signal that ends
+	stopped  bool   // the user sent a signal that ends
+	device   string // UUID of the fullest device that the trainer was seen on
 }
 
 func (st *state) interrupted(streams Streams) bool {

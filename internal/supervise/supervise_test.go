@@ -306,9 +306,9 @@ func TestLongOutput(t *testing.T) {
 }
 
 // fullCard is a machine on which the trainer (whatever its PID) holds nearly all.
-type fullCard struct{ st **stage }
+type fullCard struct{}
 
-func (f fullCard) Snapshot(context.Context) (gpu.Snapshot, error) {
+func (fullCard) Snapshot(context.Context) (gpu.Snapshot, error) {
 	m := gputest.One()
 	m.Cards[0].Memory.Free = 10 * units.MiB
 	s, err := m.Snapshot(gputest.Noon)
@@ -336,6 +336,36 @@ func TestDeathWithTheDeviceFull(t *testing.T) {
 		} else if want == OutOfMemory && a.Measured != 9*units.GiB {
 			t.Errorf("measured %v", a.Measured)
 		}
+	}
+}
+
+// crowded is a card on which another process takes all but 8 GiB as soon as the trainer has been seen there.
+type crowded struct{ looks int }
+
+func (c *crowded) Snapshot(context.Context) (gpu.Snapshot, error) {
+	if c.looks++; c.looks > 1 { // the first look has been taken in: the trainer may fail
+		if err := os.WriteFile("looked", nil, 0o644); err != nil {
+			return gpu.Snapshot{}, err
+		}
+	}
+	s, err := gputest.One().Snapshot(gputest.Noon)
+	d := &s.Devices[0]
+	d.Total, d.Free = 80*units.GiB, 8*units.GiB
+	for _, p := range descendants(os.Getpid()) {
+		held := 30 * units.GiB
+		d.Processes = append(d.Processes, gpu.Process{PID: p.pid, Kind: gpu.Compute, Memory: &held})
+	}
+	return s, err
+}
+
+// A message without numbers leaves the device itself to say how much there is for the next attempt.
+func TestRoomIsAskedOfTheDevice(t *testing.T) {
+	st := newStage(t, "fails without numbers", 40, "--batch_size=128")
+	st.Prober, st.Limit, st.Preflight = &crowded{}, 80*units.GiB, true
+	sum := st.run(t)
+	want := []string{"128 x 40 resume false", "40 x 128 resume false"}
+	if got := st.batches(); !slices.Equal(got, want) || sum.Exit != 0 {
+		t.Errorf("%q, want %q: 8 GiB are left\n%s", got, want, &st.said)
 	}
 }
 

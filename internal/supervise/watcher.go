@@ -21,10 +21,9 @@ type watcher struct {
 	setting  Setting
 	began    time.Time
 
-	peak   units.Bytes // process memory on one device, the largest seen
-	device gpu.Device  // the fullest that the trainer is on, at the last look
-	full   bool        // it had next to nothing free then
-	tree   []process   // the trainer's descendants, at the last look
+	peak units.Bytes // process memory on one device, the largest seen
+	full bool        // a device that the trainer is on had next to nothing free, at the last look
+	tree []process   // the trainer's descendants, at the last look
 }
 
 // nearlyNothing is the free share of a card under which it counts as full.
@@ -96,6 +95,7 @@ func (w *watcher) look(snapshot gpu.Snapshot) {
 		mine[p.pid] = true
 	}
 	w.full = false
+	var least units.Bytes
 	for _, d := range snapshot.Usable() {
 		var held units.Bytes
 		on := false
@@ -111,8 +111,9 @@ func (w *watcher) look(snapshot gpu.Snapshot) {
 			continue
 		}
 		w.peak = max(w.peak, held)
-		if float64(d.Free) < nearlyNothing*float64(d.Total) {
-			w.full, w.device = true, d
+		w.full = w.full || float64(d.Free) < nearlyNothing*float64(d.Total)
+		if least == 0 || d.Free < least {
+			least, w.s.state.device = max(1, d.Free), d.UUID
 		}
 	}
 }
