@@ -30,6 +30,7 @@ type Executor struct {
 	arena    []byte // memory, aligned
 	layout   *program.Layout
 	sections [][]phase
+	stream   bool         // the model is larger than the caches: what the update writes goes past them
 	step     program.Step // of the section that runs
 	err      error        // the first fault of the section that runs
 }
@@ -83,10 +84,36 @@ func (x *Executor) Load(l *program.Layout) error {
 		return fmt.Errorf("load: take %v of memory: %w", l.Size, err)
 	}
 	x.memory, x.arena, x.layout = memory, aligned(memory)[:l.Size], l
+	x.stream = updated(l) > streamBytes
 	for s := range l.Sections {
 		x.sections = append(x.sections, x.bind(l.Sections[s].Ops))
 	}
 	return nil
+}
+
+// streamBytes is how much an update must touch before its stores go past the caches.
+const streamBytes = 64 * units.MiB
+
+// streams reports whether stores to all of these may go past the caches, which need aligned addresses.
+func (x *Executor) streams(outputs ...[]float32) bool {
+	for _, t := range outputs {
+		if uintptr(unsafe.Pointer(unsafe.SliceData(t)))%64 != 0 {
+			return false
+		}
+	}
+	return x.stream
+}
+
+// updated is the bytes that AdamW writes in l's program.
+func updated(l *program.Layout) (sum units.Bytes) {
+	for _, s := range l.Sections {
+		for i := range s.Ops {
+			if s.Ops[i].Code == program.AdamW {
+				sum += units.Bytes(3 * 4 * s.Ops[i].Args[0].Len)
+			}
+		}
+	}
+	return sum
 }
 
 // bind turns ops into phases. A run of ops of one kind that touch only tensors of their own (zeroing, AdamW) is one phase.

@@ -237,7 +237,11 @@ func geluBackward(b *binding) []phase {
 func zero(b *binding) []phase {
 	t := b.f(0)
 	const big = 16 * share // clearing is cheaper than the rest
-	return []phase{{ceil(len(t), big), func(i, _ int) { clear(t[i*big : min((i+1)*big, len(t))]) }}}
+	zero := func(x []float32) { clear(x) }
+	if b.streams(t) && len(t) >= big {
+		zero = b.k.ClearStream
+	}
+	return []phase{{ceil(len(t), big), func(i, _ int) { zero(t[i*big : min((i+1)*big, len(t))]) }}}
 }
 
 func cast(b *binding) []phase {

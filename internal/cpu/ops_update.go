@@ -88,13 +88,17 @@ func globalNorm(b *binding) []phase {
 
 func adamW(b *binding) []phase {
 	param, m, v, grad, norm := b.f(0), b.f(2), b.f(3), b.f(4), b.f(5)
+	update := b.k.AdamW
+	if b.streams(param, m, v) {
+		update = b.k.AdamWStream
+	}
 	return elementwise(len(param), func(from, to int) {
 		size := float64(norm[0])
 		if math.IsNaN(size) || math.IsInf(size, 0) {
 			return // a norm that is not finite leaves everything as it was
 		}
 		h := b.adamW(size)
-		b.k.AdamW(param[from:to], m[from:to], v[from:to], grad[from:to], h)
+		update(param[from:to], m[from:to], v[from:to], grad[from:to], h)
 	})
 }
 

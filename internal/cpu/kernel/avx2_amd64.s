@@ -1525,7 +1525,7 @@ end16:
 	RET
 
 // func adamWAVX2(param []float32, m []float32, v []float32, grad []float32, clip float32, beta1 float32, oneBeta1 float32, beta2 float32, oneBeta2 float32, decay float32, step float32, invCorrection float32, eps float32)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·adamWAVX2(SB), NOSPLIT, $0-132
 	MOVQ         param_base+0(FP), AX
 	MOVQ         m_base+24(FP), CX
@@ -1594,6 +1594,124 @@ rest17:
 	VMASKMOVPS  Y1, Y9, (AX)(DI*1)
 
 end17:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func adamWStreamAVX2(param []float32, m []float32, v []float32, grad []float32, clip float32, beta1 float32, oneBeta1 float32, beta2 float32, oneBeta2 float32, decay float32, step float32, invCorrection float32, eps float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·adamWStreamAVX2(SB), NOSPLIT, $0-132
+	MOVQ         param_base+0(FP), AX
+	MOVQ         m_base+24(FP), CX
+	MOVQ         v_base+48(FP), DX
+	MOVQ         grad_base+72(FP), BX
+	MOVQ         param_len+8(FP), SI
+	VBROADCASTSS clip+96(FP), Y0
+	VBROADCASTSS beta1+100(FP), Y1
+	VBROADCASTSS oneBeta1+104(FP), Y2
+	VBROADCASTSS beta2+108(FP), Y3
+	VBROADCASTSS oneBeta2+112(FP), Y4
+	VBROADCASTSS decay+116(FP), Y5
+	VBROADCASTSS step+120(FP), Y6
+	VBROADCASTSS invCorrection+124(FP), Y7
+	VBROADCASTSS eps+128(FP), Y8
+	XORQ         DI, DI
+
+one18:
+	CMPQ        SI, $0x00000008
+	JL          rest18
+	VMOVUPS     (BX)(DI*1), Y9
+	VMULPS      Y0, Y9, Y9
+	VMOVUPS     (CX)(DI*1), Y10
+	VMULPS      Y1, Y10, Y10
+	VFMADD231PS Y9, Y2, Y10
+	VMOVNTPS    Y10, (CX)(DI*1)
+	VMULPS      Y9, Y9, Y9
+	VMULPS      Y4, Y9, Y9
+	VMOVUPS     (DX)(DI*1), Y11
+	VFMADD213PS Y9, Y3, Y11
+	VMOVNTPS    Y11, (DX)(DI*1)
+	VSQRTPS     Y11, Y11
+	VFMADD213PS Y8, Y7, Y11
+	VMULPS      Y6, Y10, Y10
+	VDIVPS      Y11, Y10, Y10
+	VMOVUPS     (AX)(DI*1), Y9
+	VFMSUB213PS Y10, Y5, Y9
+	VMOVNTPS    Y9, (AX)(DI*1)
+	ADDQ        $0x00000020, DI
+	SUBQ        $0x00000008, SI
+	JMP         one18
+
+rest18:
+	TESTQ       SI, SI
+	JZ          end18
+	LEAQ        masksAVX2<>+0(SB), R8
+	NEGQ        SI
+	VMOVUPS     32(R8)(SI*4), Y9
+	VMASKMOVPS  (BX)(DI*1), Y9, Y10
+	VMULPS      Y0, Y10, Y10
+	VMASKMOVPS  (CX)(DI*1), Y9, Y0
+	VMULPS      Y1, Y0, Y0
+	VFMADD231PS Y10, Y2, Y0
+	VMASKMOVPS  Y0, Y9, (CX)(DI*1)
+	VMULPS      Y10, Y10, Y10
+	VMULPS      Y4, Y10, Y10
+	VMASKMOVPS  (DX)(DI*1), Y9, Y1
+	VFMADD213PS Y10, Y3, Y1
+	VMASKMOVPS  Y1, Y9, (DX)(DI*1)
+	VSQRTPS     Y1, Y1
+	VFMADD213PS Y8, Y7, Y1
+	VMULPS      Y6, Y0, Y0
+	VDIVPS      Y1, Y0, Y0
+	VMASKMOVPS  (AX)(DI*1), Y9, Y1
+	VFMSUB213PS Y0, Y5, Y1
+	VMASKMOVPS  Y1, Y9, (AX)(DI*1)
+
+end18:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func clearStreamAVX2(x []float32)
+// Requires: AVX, MMX+
+TEXT ·clearStreamAVX2(SB), NOSPLIT, $0-24
+	MOVQ   x_base+0(FP), AX
+	MOVQ   x_len+8(FP), CX
+	VXORPS Y0, Y0, Y0
+	XORQ   DX, DX
+
+many19:
+	CMPQ     CX, $0x00000020
+	JL       one19
+	VMOVNTPS Y0, (AX)(DX*1)
+	ADDQ     $0x00000020, DX
+	VMOVNTPS Y0, (AX)(DX*1)
+	ADDQ     $0x00000020, DX
+	VMOVNTPS Y0, (AX)(DX*1)
+	ADDQ     $0x00000020, DX
+	VMOVNTPS Y0, (AX)(DX*1)
+	ADDQ     $0x00000020, DX
+	SUBQ     $0x00000020, CX
+	JMP      many19
+
+one19:
+	CMPQ     CX, $0x00000008
+	JL       rest19
+	VMOVNTPS Y0, (AX)(DX*1)
+	ADDQ     $0x00000020, DX
+	SUBQ     $0x00000008, CX
+	JMP      one19
+
+rest19:
+	TESTQ      CX, CX
+	JZ         end19
+	LEAQ       masksAVX2<>+0(SB), BX
+	NEGQ       CX
+	VMOVUPS    32(BX)(CX*4), Y1
+	VMASKMOVPS Y0, Y1, (AX)(DX*1)
+
+end19:
+	SFENCE
 	VZEROUPPER
 	RET
 

@@ -87,6 +87,16 @@ func normalizeBackwardAddAVX512(dx []float32, dw []float32, db []float32, dy []f
 //go:noescape
 func adamWAVX512(param []float32, m []float32, v []float32, grad []float32, clip float32, beta1 float32, oneBeta1 float32, beta2 float32, oneBeta2 float32, decay float32, step float32, invCorrection float32, eps float32)
 
+// adamWStreamAVX512: one step of AdamW; see kernel.AdamW.
+//
+//go:noescape
+func adamWStreamAVX512(param []float32, m []float32, v []float32, grad []float32, clip float32, beta1 float32, oneBeta1 float32, beta2 float32, oneBeta2 float32, decay float32, step float32, invCorrection float32, eps float32)
+
+// clearStreamAVX512: x = 0, stored past the caches.
+//
+//go:noescape
+func clearStreamAVX512(x []float32)
+
 // scalesAVX512: dst[4i+j] = 0 where word j of Philox4x32-10 of (group+i, c1, c2, c3) is below limit, else kept.
 //
 //go:noescape

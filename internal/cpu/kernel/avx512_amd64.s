@@ -1707,7 +1707,7 @@ end16:
 	RET
 
 // func adamWAVX512(param []float32, m []float32, v []float32, grad []float32, clip float32, beta1 float32, oneBeta1 float32, beta2 float32, oneBeta2 float32, decay float32, step float32, invCorrection float32, eps float32)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·adamWAVX512(SB), NOSPLIT, $0-132
 	MOVQ         param_base+0(FP), AX
 	MOVQ         m_base+24(FP), CX
@@ -1776,6 +1776,124 @@ rest17:
 	VMOVUPS     Z1, K1, (AX)(DI*1)
 
 end17:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func adamWStreamAVX512(param []float32, m []float32, v []float32, grad []float32, clip float32, beta1 float32, oneBeta1 float32, beta2 float32, oneBeta2 float32, decay float32, step float32, invCorrection float32, eps float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·adamWStreamAVX512(SB), NOSPLIT, $0-132
+	MOVQ         param_base+0(FP), AX
+	MOVQ         m_base+24(FP), CX
+	MOVQ         v_base+48(FP), DX
+	MOVQ         grad_base+72(FP), BX
+	MOVQ         param_len+8(FP), SI
+	VBROADCASTSS clip+96(FP), Z0
+	VBROADCASTSS beta1+100(FP), Z1
+	VBROADCASTSS oneBeta1+104(FP), Z2
+	VBROADCASTSS beta2+108(FP), Z3
+	VBROADCASTSS oneBeta2+112(FP), Z4
+	VBROADCASTSS decay+116(FP), Z5
+	VBROADCASTSS step+120(FP), Z6
+	VBROADCASTSS invCorrection+124(FP), Z7
+	VBROADCASTSS eps+128(FP), Z8
+	XORQ         DI, DI
+
+one18:
+	CMPQ        SI, $0x00000010
+	JL          rest18
+	VMOVUPS     (BX)(DI*1), Z9
+	VMULPS      Z0, Z9, Z9
+	VMOVUPS     (CX)(DI*1), Z10
+	VMULPS      Z1, Z10, Z10
+	VFMADD231PS Z9, Z2, Z10
+	VMOVNTPS    Z10, (CX)(DI*1)
+	VMULPS      Z9, Z9, Z9
+	VMULPS      Z4, Z9, Z9
+	VMOVUPS     (DX)(DI*1), Z11
+	VFMADD213PS Z9, Z3, Z11
+	VMOVNTPS    Z11, (DX)(DI*1)
+	VSQRTPS     Z11, Z11
+	VFMADD213PS Z8, Z7, Z11
+	VMULPS      Z6, Z10, Z10
+	VDIVPS      Z11, Z10, Z10
+	VMOVUPS     (AX)(DI*1), Z9
+	VFMSUB213PS Z10, Z5, Z9
+	VMOVNTPS    Z9, (AX)(DI*1)
+	ADDQ        $0x00000040, DI
+	SUBQ        $0x00000010, SI
+	JMP         one18
+
+rest18:
+	TESTQ       SI, SI
+	JZ          end18
+	MOVQ        $0x000000000000ffff, R8
+	BZHIQ       SI, R8, R8
+	KMOVW       R8, K1
+	VMOVUPS.Z   (BX)(DI*1), K1, Z9
+	VMULPS      Z0, Z9, Z9
+	VMOVUPS.Z   (CX)(DI*1), K1, Z0
+	VMULPS      Z1, Z0, Z0
+	VFMADD231PS Z9, Z2, Z0
+	VMOVUPS     Z0, K1, (CX)(DI*1)
+	VMULPS      Z9, Z9, Z9
+	VMULPS      Z4, Z9, Z9
+	VMOVUPS.Z   (DX)(DI*1), K1, Z1
+	VFMADD213PS Z9, Z3, Z1
+	VMOVUPS     Z1, K1, (DX)(DI*1)
+	VSQRTPS     Z1, Z1
+	VFMADD213PS Z8, Z7, Z1
+	VMULPS      Z6, Z0, Z0
+	VDIVPS      Z1, Z0, Z0
+	VMOVUPS.Z   (AX)(DI*1), K1, Z1
+	VFMSUB213PS Z0, Z5, Z1
+	VMOVUPS     Z1, K1, (AX)(DI*1)
+
+end18:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func clearStreamAVX512(x []float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·clearStreamAVX512(SB), NOSPLIT, $0-24
+	MOVQ   x_base+0(FP), AX
+	MOVQ   x_len+8(FP), CX
+	VPXORD Z0, Z0, Z0
+	XORQ   DX, DX
+
+many19:
+	CMPQ     CX, $0x00000040
+	JL       one19
+	VMOVNTPS Z0, (AX)(DX*1)
+	ADDQ     $0x00000040, DX
+	VMOVNTPS Z0, (AX)(DX*1)
+	ADDQ     $0x00000040, DX
+	VMOVNTPS Z0, (AX)(DX*1)
+	ADDQ     $0x00000040, DX
+	VMOVNTPS Z0, (AX)(DX*1)
+	ADDQ     $0x00000040, DX
+	SUBQ     $0x00000040, CX
+	JMP      many19
+
+one19:
+	CMPQ     CX, $0x00000010
+	JL       rest19
+	VMOVNTPS Z0, (AX)(DX*1)
+	ADDQ     $0x00000040, DX
+	SUBQ     $0x00000010, CX
+	JMP      one19
+
+rest19:
+	TESTQ   CX, CX
+	JZ      end19
+	MOVQ    $0x000000000000ffff, BX
+	BZHIQ   CX, BX, BX
+	KMOVW   BX, K1
+	VMOVUPS Z0, K1, (AX)(DX*1)
+
+end19:
+	SFENCE
 	VZEROUPPER
 	RET
 

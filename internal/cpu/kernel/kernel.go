@@ -44,6 +44,9 @@ type Set struct {
 	AttentionScores func(p, dp []float32, scale, lse, d float32)
 
 	AdamW func(param, m, v, grad []float32, h AdamW)
+	// AdamWStream and ClearStream store past the caches. Their outputs start at a multiple of 64 bytes.
+	AdamWStream func(param, m, v, grad []float32, h AdamW)
+	ClearStream func(x []float32)
 
 	F32  *Gemm // products as accurate as float32's own
 	BF16 *Gemm // factors rounded to bfloat16, sums in float32; nil where the processor has nothing for it

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"unsafe"
 )
 
 // lengths reach every path: shorter than a vector, whole vectors, unrolled loops, and what is left after each.
@@ -83,6 +85,46 @@ var calls = []call{
 		s.AdamW(a[0], a[1], a[2], a[3], AdamW{Clip: 0.5, Beta1: 0.9, OneBeta1: 0.1, Beta2: 0.95, OneBeta2: 0.05, Decay: 0.999, Step: 0.01, InvCorrection: 1.5, Eps: 1e-8})
 		return nil
 	}},
+}
+
+// The streaming kernels are the others, on aligned slices of every length.
+func TestStreamingKernels(t *testing.T) {
+	h := AdamW{Clip: 0.5, Beta1: 0.9, OneBeta1: 0.1, Beta2: 0.95, OneBeta2: 0.05, Decay: 0.999, Step: 0.01, InvCorrection: 1.5, Eps: 1e-8}
+	for _, set := range All() {
+		for _, n := range lengths {
+			rng := rand.New(rand.NewPCG(uint64(n), 3))
+			var want, got [4][]float32
+			for i := range want {
+				want[i] = random(rng, n)
+				if i == 2 {
+					for j, v := range want[i] {
+						want[i][j] = v * v
+					}
+				}
+				got[i] = alignedCopy(want[i])
+			}
+			set.AdamW(want[0], want[1], want[2], want[3], h)
+			set.AdamWStream(got[0], got[1], got[2], got[3], h)
+			for i := range want {
+				if !slices.Equal(got[i], want[i]) {
+					t.Fatalf("%s, n=%d: argument %d differs", set.Name, n, i)
+				}
+			}
+			set.ClearStream(got[0])
+			if !slices.Equal(got[0], make([]float32, n)) {
+				t.Fatalf("%s, n=%d: not cleared: %v", set.Name, n, got[0])
+			}
+		}
+	}
+}
+
+// alignedCopy is a copy of x that starts at a multiple of 64 bytes.
+func alignedCopy(x []float32) []float32 {
+	room := make([]float32, len(x)+16)
+	for uintptr(unsafe.Pointer(&room[0]))%64 != 0 {
+		room = room[1:]
+	}
+	return append(room[:0:len(x)], x...)
 }
 
 // Every kernel of every set is plain Go's, at every length, and touches nothing beyond its slices.

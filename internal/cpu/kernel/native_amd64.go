@@ -53,6 +53,10 @@ func avx2() *Set {
 		AdamW: func(param, m, v, grad []float32, h AdamW) {
 			adamWAVX2(param, m, v, grad, h.Clip, h.Beta1, h.OneBeta1, h.Beta2, h.OneBeta2, h.Decay, h.Step, h.InvCorrection, h.Eps)
 		},
+		AdamWStream: func(param, m, v, grad []float32, h AdamW) {
+			adamWStreamAVX2(param, m, v, grad, h.Clip, h.Beta1, h.OneBeta1, h.Beta2, h.OneBeta2, h.Decay, h.Step, h.InvCorrection, h.Eps)
+		},
+		ClearStream: clearStreamAVX2,
 		F32: vectorGemm("avx2", 6, 16, func(b Block) {
 			multiplyAVX2((*byte)(b.A), (*byte)(b.B), (*byte)(b.C), (*byte)(b.Init), b.LDC, b.LDInit, b.AStep, b.BStep, b.CStep, b.InitStep, b.K, b.Count)
 		}),
@@ -91,6 +95,10 @@ func avx512() *Set {
 		AdamW: func(param, m, v, grad []float32, h AdamW) {
 			adamWAVX512(param, m, v, grad, h.Clip, h.Beta1, h.OneBeta1, h.Beta2, h.OneBeta2, h.Decay, h.Step, h.InvCorrection, h.Eps)
 		},
+		AdamWStream: func(param, m, v, grad []float32, h AdamW) {
+			adamWStreamAVX512(param, m, v, grad, h.Clip, h.Beta1, h.OneBeta1, h.Beta2, h.OneBeta2, h.Decay, h.Step, h.InvCorrection, h.Eps)
+		},
+		ClearStream: clearStreamAVX512,
 		F32: vectorGemm("avx512", 12, 32, func(b Block) {
 			multiplyAVX512((*byte)(b.A), (*byte)(b.B), (*byte)(b.C), (*byte)(b.Init), b.LDC, b.LDInit, b.AStep, b.BStep, b.CStep, b.InitStep, b.K, b.Count)
 		}),

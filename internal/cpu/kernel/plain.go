@@ -12,8 +12,8 @@ func Plain() *Set {
 		ExpSum:    expSum,
 		Normalize: normalize, NormalizeSums: normalizeSums, NormalizeBackward: normalizeBackward,
 		AttentionScores: attentionScores,
-		AdamW:           adamW,
-		F32:             plainGemm(),
+		AdamW:           adamW, AdamWStream: adamW, ClearStream: func(x []float32) { clear(x) },
+		F32: plainGemm(),
 	}
 }
 

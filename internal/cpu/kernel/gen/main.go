@@ -26,7 +26,9 @@ func main() {
 	g.gelu()
 	g.exps()
 	g.norms()
-	g.adamw()
+	g.adamw("adamW", g.put)
+	g.adamw("adamWStream", g.stream)
+	g.clear()
 	g.philox()
 	g.gemm()
 	Generate()
@@ -133,6 +135,15 @@ func (g *gen) put(v reg.Register, base reg.Register) {
 	default:
 		VMASKMOVPS(v, g.mask, g.vector(base))
 	}
+}
+
+// stream stores the current vector past the caches, to an aligned address.
+func (g *gen) stream(v reg.Register, base reg.Register) {
+	if g.tail {
+		g.put(v, base)
+		return
+	}
+	VMOVNTPS(v, g.vector(base))
 }
 
 // accumulate is acc += v; lanes beyond the end add nothing.

@@ -344,8 +344,10 @@ func (g *gen) norms() {
 	}
 }
 
-func (g *gen) adamw() {
-	g.text("adamW", "(param, m, v, grad []float32, clip, beta1, oneBeta1, beta2, oneBeta2, decay, step, invCorrection, eps float32)",
+// adamw is one step of AdamW, storing with put. A step touches every parameter once, so what it writes is of no use in the
+// caches when the model is larger than they are: then storing past them saves reading the lines first.
+func (g *gen) adamw(name string, put func(v, base reg.Register)) {
+	g.text(name, "(param, m, v, grad []float32, clip, beta1, oneBeta1, beta2, oneBeta2, decay, step, invCorrection, eps float32)",
 		"one step of AdamW; see kernel.AdamW")
 	param, m, v, grad, n := g.ptr("param"), g.ptr("m"), g.ptr("v"), g.ptr("grad"), Load(Param("param").Len(), GP64())
 	clip, b1, o1, b2, o2 := g.broadcast("clip"), g.broadcast("beta1"), g.broadcast("oneBeta1"), g.broadcast("beta2"), g.broadcast("oneBeta2")
@@ -356,20 +358,31 @@ func (g *gen) adamw() {
 		mi := g.get(m)
 		VMULPS(b1, mi, mi)
 		VFMADD231PS(gr, o1, mi)
-		g.put(mi, m)
+		put(mi, m)
 		VMULPS(gr, gr, gr)
 		VMULPS(o2, gr, gr)
 		vi := g.get(v)
 		VFMADD213PS(gr, b2, vi)
-		g.put(vi, v)
+		put(vi, v)
 		VSQRTPS(vi, vi)
 		VFMADD213PS(eps, inv, vi)
 		VMULPS(step, mi, mi)
 		VDIVPS(vi, mi, mi)
 		p := g.get(param)
 		VFMSUB213PS(mi, decay, p)
-		g.put(p, param)
+		put(p, param)
 	})
+	SFENCE()
+	g.end()
+}
+
+// clear zeroes past the caches; x is aligned.
+func (g *gen) clear() {
+	g.text("clearStream", "(x []float32)", "x = 0, stored past the caches")
+	x, n := g.ptr("x"), Load(Param("x").Len(), GP64())
+	zero := g.zero()
+	g.each(n, 4, func(int) { g.stream(zero, x) })
+	SFENCE()
 	g.end()
 }
 
