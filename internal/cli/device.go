@@ -7,6 +7,7 @@ import (
 
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/cpu"
+	"github.com/snugml/snug/internal/cpu/kernel"
 	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/train"
 )
@@ -23,14 +24,20 @@ func openDevice(c *config.Config) (train.Device, error) {
 	return train.Device{}, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
 }
 
-// cpuDevice is the processor. nanoGPT computes in float32 on a CPU whatever dtype is, so bfloat16 must be asked for.
+// cpuDevice is the processor. It stores float32; bfloat16, the default, is what its matmuls round their factors to
+// where it has instructions for that, and float32 where it has none.
 func cpuDevice(c *config.Config) (train.Device, error) {
-	if !c.IsSet("dtype") {
+	if c.DType == "float16" {
+		return train.Device{}, usageError(errors.New("dtype float16 needs a GPU: on the CPU use bfloat16 or float32"))
+	}
+	d := train.Device{DTypes: train.DTypes(trace.Float32), Costs: train.CPUCosts, Limit: train.HostLimit(c.Vram)}
+	if kernel.Best().BF16 == nil && c.DType == "bfloat16" {
+		if c.IsSet("dtype") {
+			d.Notes = append(d.Notes, "this processor has no instructions for bfloat16: computing in float32")
+		}
 		c.DType = "float32"
 	}
-	if c.DType == "float16" {
-		return train.Device{}, usageError(errors.New("dtype float16 needs a GPU: on the CPU use float32 or bfloat16"))
-	}
 	x := cpu.New(cpu.Options{Threads: c.Threads, BF16: c.DType == "bfloat16"})
-	return train.Device{Name: "CPU (" + x.String() + ")", Exec: x, DTypes: train.DTypes(trace.Float32), Costs: train.CPUCosts, Limit: train.HostLimit(c.Vram)}, nil
+	d.Name, d.Exec = "CPU ("+x.String()+")", x
+	return d, nil
 }

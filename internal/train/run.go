@@ -21,6 +21,7 @@ type Device struct {
 	DTypes gpt.Policy // Weight, Activation and Gradient are read
 	Costs  Costs
 	Limit  units.Bytes // of the arena; 0 is none
+	Notes  []string    // what the user should know of it
 }
 
 // Run is a run from its settings to its end. Prepare plans it, Start takes the memory, Loop.Run trains.
@@ -44,6 +45,7 @@ func Prepare(c config.Config, d Device) (r *Run, err error) {
 		return nil, err
 	}
 	r = &Run{Device: d, Loop: Loop{Config: c, Exec: d.Exec, Progress: Start()}}
+	r.Notes = append(r.Notes, d.Notes...)
 	for _, w := range withoutEffect {
 		if c.IsSet(w.key) && w.asked(&c) {
 			r.Notes = append(r.Notes, w.key+" has no effect: "+w.says)
