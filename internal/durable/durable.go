@@ -14,21 +14,25 @@ import (
 var ErrLocked = errors.New("held by another process")
 
 // WriteFile replaces path with data: whoever opens it sees the old bytes or the new, never a part.
-func WriteFile(path string, data []byte) (err error) {
-	aside := path + ".tmp"
-	f, err := os.Create(aside)
+func WriteFile(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
+	defer os.Remove(f.Name()) // gone already, where all went well
 	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
+	for _, next := range []func() error{f.Sync, func() error { return f.Chmod(0o644) }} {
+		if err == nil {
+			err = next()
+		}
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		os.Remove(aside)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
 		return err
 	}
-	return Rename(aside, path)
+	return Rename(f.Name(), path)
 }
 
 // Rename moves a synced file into place, and makes the move itself survive a power cut.
@@ -36,7 +40,7 @@ func Rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(to))
+	return SyncDir(filepath.Dir(to))
 }
 
 // Lock takes the lock file path for this process, which keeps it until unlock is called or it ends, however it ends.

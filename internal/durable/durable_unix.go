@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncDir writes a folder's entries to disk. File systems that cannot do so for a folder are left alone.
-func syncDir(dir string) error {
+// SyncDir writes a folder's entries to disk, so that a rename in it survives a power cut. File systems that cannot do so for a folder are left alone.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

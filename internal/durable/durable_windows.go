@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// syncDir does nothing: NTFS journals a rename.
-func syncDir(string) error { return nil }
+// SyncDir does nothing: NTFS journals a rename.
+func SyncDir(string) error { return nil }
 
 func lockFile(f *os.File) error {
 	const flags = windows.LOCKFILE_EXCLUSIVE_LOCK | windows.LOCKFILE_FAIL_IMMEDIATELY

@@ -35,7 +35,9 @@ func documents(c *chunk, field string, each func(number int64, text []byte) erro
 	}
 	line := c.from.Line
 	for text := range bytes.Lines(c.data) {
-		line++
+		if line++; line == 1 {
+			text = bytes.TrimPrefix(text, []byte("\ufeff"))
+		}
 		if text = bytes.TrimSpace(text); len(text) == 0 {
 			continue
 		}

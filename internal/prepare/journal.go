@@ -182,7 +182,7 @@ func (j *journal) save() error {
 	return nil
 }
 
-// install moves a complete data set into place and removes the work folder. It can be done again after a kill.
+// install moves a complete data set into place, and then removes the journal. It can be done again after a kill.
 func (j *journal) install(meta []byte) error {
 	for split, f := range j.files {
 		if f != nil {
@@ -208,21 +208,28 @@ func (j *journal) install(meta []byte) error {
 			return fmt.Errorf("write %s: %w", j.final(split), reason(err))
 		}
 	}
-	return os.RemoveAll(j.dir)
+	if err := os.Remove(j.statePath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", j.statePath(), reason(err))
+	}
+	return nil
 }
 
-// close ends the process's hold on the work folder. One that never saved a state is removed.
+// close ends the process's hold on the work folder. One without a state, not begun or complete, is removed.
 func (j *journal) close() {
 	for _, f := range j.files {
 		if f != nil {
 			f.Close() // what was not synced is not counted on
 		}
 	}
-	j.unlock()
-	if _, err := os.Stat(j.statePath()); errors.Is(err, fs.ErrNotExist) {
+	defer j.unlock()
+	if _, err := os.Stat(j.statePath()); !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err := os.RemoveAll(j.dir); err != nil { // Windows keeps a file that is open
+		j.unlock()
 		os.RemoveAll(j.dir)
-		if j.made {
-			os.Remove(j.out) // only an empty folder goes
-		}
+	}
+	if j.made {
+		os.Remove(j.out) // only an empty folder goes
 	}
 }
