@@ -66,6 +66,7 @@ func runSample(ctx context.Context, io *term.IO, o sampleOptions) error {
 	if err != nil {
 		return err
 	}
+	defer w.close()
 	for _, warning := range w.state.Warnings {
 		fmt.Fprintln(io.Err, warning)
 	}
@@ -86,8 +87,11 @@ type sampler struct {
 	state  *checkpoint.State // its file is closed
 	tok    sample.Tokenizer
 	prompt []uint16
+	model  *sample.Model
 	gen    *sample.Generator
 }
+
+func (w *sampler) close() { w.model.Close() }
 
 // openSampler reads the checkpoint, finds its tokenizer and runs the prompt.
 func openSampler(c *config.Config) (*sampler, error) {
@@ -108,11 +112,13 @@ func openSampler(c *config.Config) (*sampler, error) {
 	if w.prompt, err = w.tok.EncodePrompt(start); err != nil {
 		return nil, fmt.Errorf("start: %w", err)
 	}
-	m, err := sample.NewModel(s, c.Threads, nil)
-	if err != nil {
+	if w.model, err = sample.NewModel(s, c.Threads, nil); err != nil {
 		return nil, err
 	}
-	w.gen, err = sample.NewGenerator(m, w.prompt, sample.Options{MaxNewTokens: c.MaxNewTokens, Temperature: c.Temperature, TopK: c.TopK, Seed: uint64(c.Seed), Vocabulary: vocabulary})
+	w.gen, err = sample.NewGenerator(w.model, w.prompt, sample.Options{MaxNewTokens: c.MaxNewTokens, Temperature: c.Temperature, TopK: c.TopK, Seed: uint64(c.Seed), Vocabulary: vocabulary})
+	if err != nil {
+		w.close()
+	}
 	return w, err
 }
 

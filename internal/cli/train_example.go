@@ -56,6 +56,7 @@ func showSample(ctx context.Context, io *term.IO, o trainOptions) error {
 	if err != nil {
 		return err
 	}
+	defer w.close()
 	if err := w.stream(ctx, io.Out); err != nil {
 		return err
 	}

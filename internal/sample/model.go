@@ -3,10 +3,9 @@ package sample
 import (
 	"fmt"
 	"math"
-	"runtime"
-	"sync"
 
 	"github.com/snugml/snug/internal/checkpoint"
+	"github.com/snugml/snug/internal/cpu"
 	"github.com/snugml/snug/internal/cpu/kernel"
 	"github.com/snugml/snug/internal/gpt"
 )
@@ -23,19 +22,13 @@ type Model struct {
 	layers   []layer
 	lnF      affine
 	k        *kernel.Set
-	threads  int
+	linear   *cpu.Linear
 }
 
 // NewModel reads the parameters of s. 0 threads is one for each processor; nil kernels are the fastest there are.
 func NewModel(s *checkpoint.State, threads int, k *kernel.Set) (*Model, error) {
 	if err := s.Check(); err != nil {
 		return nil, fmt.Errorf("sample: %w", err)
-	}
-	if threads <= 0 {
-		threads = runtime.GOMAXPROCS(0)
-	}
-	if k == nil {
-		k = kernel.Best()
 	}
 	byName := make(map[string][]float32, len(s.Params))
 	for _, t := range s.Params {
@@ -48,7 +41,8 @@ func NewModel(s *checkpoint.State, threads int, k *kernel.Set) (*Model, error) {
 	get := func(name string) affine {
 		return affine{byName["transformer."+name+".weight"], byName["transformer."+name+".bias"]}
 	}
-	m := &Model{Model: s.Model, k: k, threads: threads, wte: get("wte").weight, wpe: get("wpe").weight, lnF: get("ln_f")}
+	linear := cpu.NewLinear(threads, k)
+	m := &Model{Model: s.Model, k: linear.Kernels, linear: linear, wte: get("wte").weight, wpe: get("wpe").weight, lnF: get("ln_f")}
 	for l := range s.Model.NLayer {
 		h := fmt.Sprintf("h.%d.", l)
 		m.layers = append(m.layers, layer{get(h + "ln_1"), get(h + "attn.c_attn"), get(h + "attn.c_proj"), get(h + "ln_2"), get(h + "mlp.c_fc"), get(h + "mlp.c_proj")})
@@ -56,8 +50,13 @@ func NewModel(s *checkpoint.State, threads int, k *kernel.Set) (*Model, error) {
 	return m, nil
 }
 
-// chunk is how many tokens of a prompt go through at once: their rows stay in the cache while a weight is read once.
-const chunk = 32
+// Close ends the threads.
+func (m *Model) Close() { m.linear.Close() }
+
+const (
+	chunk = 256 // tokens of a prompt that go through at once
+	few   = 4   // rows up to which a product is dots with the weight's rows as they lie, without packing them
+)
 
 // cache is a context: the keys and values of n positions, and the buffers of a forward pass.
 type cache struct {
@@ -78,7 +77,7 @@ func (m *Model) newCache() *cache {
 	for range m.NLayer {
 		c.keys, c.values = append(c.keys, make([]float32, T*C)), append(c.values, make([]float32, C*T))
 	}
-	for range m.threads {
+	for range m.linear.Threads() {
 		c.scores = append(c.scores, make([]float32, T))
 	}
 	return c
@@ -86,7 +85,7 @@ func (m *Model) newCache() *cache {
 
 // forward appends tokens to the context and leaves the logits of the last one. There must be room for them.
 //
-// Every row is computed by the same sums whatever the chunk it comes in, so cached and fresh logits are bit-equal.
+// Which rows come together changes the order of sums, never the sums: cached and fresh logits agree to rounding.
 func (c *cache) forward(tokens []uint16) {
 	C := c.m.NEmbd
 	for len(tokens) > 0 {
@@ -139,18 +138,16 @@ func (c *cache) attention(l, n int) {
 	m, C, T, NH := c.m, c.m.NEmbd, c.m.BlockSize, c.m.NHead
 	HS := C / NH
 	scale := float32(1 / math.Sqrt(float64(HS)))
-	m.parallel(n*NH, func(thread, from, to int) {
-		for i := from; i < to; i++ {
-			r, h := i/NH, i%NH
-			q := c.qkv[r*3*C+h*HS:][:HS]
-			s := c.scores[thread][:c.n+r+1]
-			for k := range s {
-				s[k] = m.k.Dot(q, c.keys[l][k*C+h*HS:][:HS])
-			}
-			sum := m.k.ExpSum(s, s, scale, scale*m.k.Max(s))
-			for j := range HS {
-				c.att[r*C+h*HS+j] = m.k.Dot(s, c.values[l][(h*HS+j)*T:][:len(s)]) / sum
-			}
+	m.linear.Do(n*NH, func(i, worker int) {
+		r, h := i/NH, i%NH
+		q := c.qkv[r*3*C+h*HS:][:HS]
+		s := c.scores[worker][:c.n+r+1]
+		for k := range s {
+			s[k] = m.k.Dot(q, c.keys[l][k*C+h*HS:][:HS])
+		}
+		sum := m.k.ExpSum(s, s, scale, scale*m.k.Max(s))
+		for j := range HS {
+			c.att[r*C+h*HS+j] = m.k.Dot(s, c.values[l][(h*HS+j)*T:][:len(s)]) / sum
 		}
 	})
 }
@@ -166,10 +163,15 @@ func (m *Model) layernorm(out, x []float32, w affine) {
 	}
 }
 
-// matmul is out (N,OC) = x (N,C) weight^T + bias. A row of the weight is read once for all N.
+// matmul is out (N,OC) = x (N,C) weight^T + bias. One token is bound by reading the weight: packing it would take longer.
 func (m *Model) matmul(out, x []float32, w affine, N, C, OC int) {
-	m.parallel(OC, func(_, from, to int) {
-		for o := from; o < to; o++ {
+	if N > few {
+		m.linear.Forward(out[:N*OC], x[:N*C], w.weight, w.bias, N, C, OC)
+		return
+	}
+	const piece = 32 // rows of the weight
+	m.linear.Do((OC+piece-1)/piece, func(i, _ int) {
+		for o := i * piece; o < min(OC, (i+1)*piece); o++ {
 			row, bias := w.weight[o*C:][:C], float32(0)
 			if w.bias != nil {
 				bias = w.bias[o]
@@ -179,19 +181,4 @@ func (m *Model) matmul(out, x []float32, w affine, N, C, OC int) {
 			}
 		}
 	})
-}
-
-// parallel splits [0, n) over the threads. Small work stays on one: starting the others would take longer.
-func (m *Model) parallel(n int, f func(thread, from, to int)) {
-	threads := min(m.threads, n/16)
-	if threads <= 1 {
-		f(0, 0, n)
-		return
-	}
-	var wg sync.WaitGroup
-	for t := range threads - 1 {
-		wg.Go(func() { f(t, t*n/threads, (t+1)*n/threads) })
-	}
-	f(threads-1, (threads-1)*n/threads, n)
-	wg.Wait()
 }

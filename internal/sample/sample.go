@@ -2,7 +2,7 @@
 // from its logits as nanoGPT's sample.py draws them.
 //
 // It reads weights from a checkpoint and text from a tokenizer that it is given; it writes no file and trains nothing.
-// A sample is a pure function of weights, prompt, settings and seed: the same on any number of threads.
+// A sample is a pure function of weights, prompt, settings, seed and the processor's kernels: the same on any number of threads.
 package sample
 
 import (

@@ -48,6 +48,7 @@ func modelOf(t testing.TB, b *bundle.Bundle, threads int, k *kernel.Set) *Model 
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(m.Close)
 	return m
 }
 
@@ -68,9 +69,11 @@ func TestLogitsArePyTorchs(t *testing.T) {
 				x, _ := b.Batch(0, 0)
 				T, V := m.BlockSize, m.VocabSize
 				for seq := range b.Config.BatchSize {
+					ids := tokens(x[seq*T:][:T])
 					c := m.newCache()
-					for i, id := range tokens(x[seq*T:][:T]) {
-						c.forward([]uint16{id})
+					for i := range ids {
+						c.n = 0
+						c.forward(ids[:i+1])
 						for v, got := range c.logits {
 							want := b.Logits[(seq*T+i)*V+v]
 							if !(math.Abs(float64(got-want)) <= 2e-5*max(1, math.Abs(float64(want)))) {
@@ -84,30 +87,53 @@ func TestLogitsArePyTorchs(t *testing.T) {
 	}
 }
 
-// Token by token through the cache, or all at once: the same bits, on any number of threads.
+// Token by token through the cache, or all at once: the same logits to rounding, and the same bits on any number of threads.
 func TestCachedLogitsEqualTheFullForward(t *testing.T) {
-	b := bundles(t)["bundle_bias.safetensors"]
-	x, _ := b.Batch(0, 0)
-	ids := tokens(x[:b.Config.BlockSize])
-	var want []float32
-	for _, threads := range []int{1, 2, 3, 7} {
-		for _, cut := range []int{1, 2, 5, len(ids)} {
-			c := modelOf(t, b, threads, nil).newCache()
-			for part := range slices.Chunk(ids, cut) {
-				c.forward(part)
+	for name, m := range map[string]func(threads int) (*Model, []uint16){
+		"a bundle": func(threads int) (*Model, []uint16) {
+			b := bundles(t)["bundle_bias.safetensors"]
+			x, _ := b.Batch(0, 0)
+			return modelOf(t, b, threads, nil), tokens(x[:b.Config.BlockSize])
+		},
+		"longer than a chunk": func(threads int) (*Model, []uint16) {
+			ids := make([]uint16, chunk+77)
+			for i := range ids {
+				ids[i] = uint16(i * i % 97)
 			}
-			if want == nil {
-				want = c.logits
+			return longContext(t, 16, len(ids), threads), ids
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first, ids := m(1)
+			full := first.newCache()
+			full.forward(ids)
+			for _, cut := range []int{1, few, few + 1, 50, len(ids)} {
+				var bits []float32
+				for _, threads := range []int{1, 2, 7} {
+					model, _ := m(threads)
+					c := model.newCache()
+					for part := range slices.Chunk(ids, cut) {
+						c.forward(part)
+					}
+					if bits == nil {
+						bits = c.logits
+					}
+					if !slices.Equal(bits, c.logits) {
+						t.Errorf("%d tokens at once: other bits on %d threads", cut, threads)
+					}
+				}
+				for v, want := range full.logits {
+					if !(math.Abs(float64(bits[v]-want)) <= 1e-5*max(1, math.Abs(float64(want)))) {
+						t.Fatalf("%d tokens at once, token %d: %g, the full forward has %g", cut, v, bits[v], want)
+					}
+				}
 			}
-			if !slices.Equal(want, c.logits) {
-				t.Errorf("%d threads, %d tokens at once: other logits", threads, cut)
-			}
-		}
+		})
 	}
 }
 
 // longContext is a random model whose context is longer than a chunk.
-func longContext(t testing.TB, C, T int) *Model {
+func longContext(t testing.TB, C, T, threads int) *Model {
 	t.Helper()
 	m := gpt.Model{NLayer: 2, NHead: 2, NEmbd: C, BlockSize: T, VocabSize: 97, Bias: true}
 	s, seed := &checkpoint.State{Model: m}, uint32(1)
@@ -126,10 +152,11 @@ func longContext(t testing.TB, C, T int) *Model {
 		}
 		s.Params = append(s.Params, safetensors.F32Tensor(spec.Name, x, shape...))
 	}
-	model, err := NewModel(s, 2, nil)
+	model, err := NewModel(s, threads, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(model.Close)
 	return model
 }
 
@@ -144,7 +171,7 @@ func generate(t testing.TB, g *Generator, n int) (out []uint16) {
 // nanoGPT's generate, word for word: crop to block_size, run everything, take the last logits.
 func TestGenerationIsNanoGPTs(t *testing.T) {
 	const T = 40
-	m := longContext(t, 16, T)
+	m := longContext(t, 16, T, 2)
 	for name, prompt := range map[string][]uint16{"short": {1, 2, 3}, "as long as the context": make([]uint16, T), "longer": make([]uint16, 3*T)} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{MaxNewTokens: 2*T + 5, Temperature: 0.9, TopK: 20, Seed: 7}
@@ -174,7 +201,7 @@ func TestGenerationIsNanoGPTs(t *testing.T) {
 }
 
 func TestSamplesDifferAndRepeat(t *testing.T) {
-	m := longContext(t, 16, 40)
+	m := longContext(t, 16, 40, 2)
 	o := Options{MaxNewTokens: 20, Temperature: 1, Seed: 1}
 	g, _ := NewGenerator(m, []uint16{5}, o)
 	a, b := generate(t, g, 0), generate(t, g, 1)
@@ -192,7 +219,7 @@ func TestSamplesDifferAndRepeat(t *testing.T) {
 }
 
 func TestBadPrompts(t *testing.T) {
-	m := longContext(t, 16, 40)
+	m := longContext(t, 16, 40, 2)
 	for name, c := range map[string]struct {
 		prompt []uint16
 		o      Options
@@ -205,7 +232,7 @@ func TestBadPrompts(t *testing.T) {
 }
 
 func TestStopsWithItsContext(t *testing.T) {
-	g, _ := NewGenerator(longContext(t, 16, 40), []uint16{5}, Options{MaxNewTokens: 100, Temperature: 1})
+	g, _ := NewGenerator(longContext(t, 16, 40, 2), []uint16{5}, Options{MaxNewTokens: 100, Temperature: 1})
 	ctx, cancel := context.WithCancel(context.Background())
 	n := 0
 	err := g.Sample(ctx, 0, func(uint16) error {
@@ -331,7 +358,7 @@ func TestTextReplacesWhatIsNoText(t *testing.T) {
 }
 
 func BenchmarkToken(b *testing.B) {
-	m := longContext(b, 384, 256)
+	m := longContext(b, 384, 256, 2)
 	c := m.newCache()
 	c.forward(make([]uint16, 128))
 	for b.Loop() {
@@ -341,7 +368,7 @@ func BenchmarkToken(b *testing.B) {
 }
 
 func BenchmarkPrompt(b *testing.B) {
-	m := longContext(b, 384, 256)
+	m := longContext(b, 384, 256, 2)
 	c := m.newCache()
 	for b.Loop() {
 		c.n = 0
