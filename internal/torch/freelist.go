@@ -2,7 +2,7 @@ package torch
 
 import "slices"
 
-// key orders the free blocks of a pool as PyTorch does: by size, then by address.
+// key is a free block in the order in which PyTorch looks for one: by size, then by address.
 type key struct {
 	size, addr int64
 	block      int32
@@ -10,90 +10,113 @@ type key struct {
 
 func (a key) less(b key) bool { return a.size < b.size || a.size == b.size && a.addr < b.addr }
 
-// freeList is a sorted list of keys in chunks, so that an insertion moves few of them.
-type freeList struct{ chunks [][]key }
+// freeList is a sorted list of keys: the distinct sizes, and for each the blocks of that size by address. Blocks are many
+// and sizes few, so that a search stays within one short array.
+type freeList struct {
+	sizes   []int64
+	bucket  []int32  // by size: where its blocks are in buckets
+	buckets [][]slot // never moved, so that nothing the collector knows is
+	spare   []int32  // emptied buckets, to use again
+}
 
-const chunkSize = 64
+type slot struct {
+	addr  int64
+	block int32
+}
 
 // place is a position in a freeList.
-type place struct{ chunk, at int }
+type place struct{ size, at int }
 
 // seek finds the first key that is not less than k.
 func (l *freeList) seek(k key) place {
-	lo, hi := 0, len(l.chunks)
-	for lo < hi { // the first chunk whose last key is not less than k
-		mid := (lo + hi) / 2
-		c := l.chunks[mid]
-		if c[len(c)-1].less(k) {
+	i := l.seekSize(k.size)
+	if i == len(l.sizes) || l.sizes[i] != k.size {
+		return place{i, 0}
+	}
+	slots := l.slots(i)
+	if at := seekAddr(slots, k.addr); at < len(slots) {
+		return place{i, at}
+	}
+	return place{i + 1, 0}
+}
+
+func (l *freeList) slots(i int) []slot { return l.buckets[l.bucket[i]] }
+
+func (l *freeList) seekSize(size int64) int {
+	lo, hi := 0, len(l.sizes)
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); l.sizes[mid] < size {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	if lo == len(l.chunks) {
-		return place{lo, 0}
-	}
-	c := l.chunks[lo]
-	from, to := 0, len(c)
-	for from < to {
-		mid := (from + to) / 2
-		if c[mid].less(k) {
-			from = mid + 1
+	return lo
+}
+
+func seekAddr(slots []slot, addr int64) int {
+	lo, hi := 0, len(slots)
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); slots[mid].addr < addr {
+			lo = mid + 1
 		} else {
-			to = mid
+			hi = mid
 		}
 	}
-	return place{lo, from}
+	return lo
 }
 
 // get returns the key at p, and whether there is one.
 func (l *freeList) get(p place) (key, bool) {
-	if p.chunk >= len(l.chunks) || p.at >= len(l.chunks[p.chunk]) {
+	if p.size >= len(l.sizes) {
 		return key{}, false
 	}
-	return l.chunks[p.chunk][p.at], true
+	s := l.slots(p.size)[p.at]
+	return key{l.sizes[p.size], s.addr, s.block}, true
 }
 
 // next is the place behind p.
 func (l *freeList) next(p place) place {
-	if p.at+1 < len(l.chunks[p.chunk]) {
-		return place{p.chunk, p.at + 1}
+	if p.at+1 < len(l.slots(p.size)) {
+		return place{p.size, p.at + 1}
 	}
-	return place{p.chunk + 1, 0}
+	return place{p.size + 1, 0}
 }
 
 func (l *freeList) insert(k key) {
-	if len(l.chunks) == 0 {
-		l.chunks = append(l.chunks, append(make([]key, 0, chunkSize), k))
-		return
-	}
-	p := l.seek(k)
-	if p.chunk == len(l.chunks) {
-		p.chunk--
-		p.at = len(l.chunks[p.chunk])
-	}
-	c := l.chunks[p.chunk]
-	if len(c) == chunkSize {
-		right := append(make([]key, 0, chunkSize), c[chunkSize/2:]...)
-		l.chunks[p.chunk] = c[:chunkSize/2]
-		l.chunks = slices.Insert(l.chunks, p.chunk+1, right)
-		if p.at > chunkSize/2 {
-			p = place{p.chunk + 1, p.at - chunkSize/2}
+	i := l.seekSize(k.size)
+	if i == len(l.sizes) || l.sizes[i] != k.size {
+		empty := int32(len(l.buckets))
+		if n := len(l.spare); n > 0 {
+			empty, l.spare = l.spare[n-1], l.spare[:n-1]
+		} else {
+			l.buckets = append(l.buckets, nil)
 		}
-		c = l.chunks[p.chunk]
+		l.sizes = slices.Insert(l.sizes, i, k.size)
+		l.bucket = slices.Insert(l.bucket, i, empty)
 	}
-	l.chunks[p.chunk] = slices.Insert(c, p.at, k)
+	b := &l.buckets[l.bucket[i]]
+	*b = slices.Insert(*b, seekAddr(*b, k.addr), slot{k.addr, k.block})
 }
 
 // removeAt takes the key at p out.
 func (l *freeList) removeAt(p place) {
-	c := l.chunks[p.chunk]
-	if c = slices.Delete(c, p.at, p.at+1); len(c) == 0 {
-		l.chunks = slices.Delete(l.chunks, p.chunk, p.chunk+1)
+	b := &l.buckets[l.bucket[p.size]]
+	if *b = slices.Delete(*b, p.at, p.at+1); len(*b) > 0 {
 		return
 	}
-	l.chunks[p.chunk] = c
+	l.spare = append(l.spare, l.bucket[p.size])
+	l.sizes = slices.Delete(l.sizes, p.size, p.size+1)
+	l.bucket = slices.Delete(l.bucket, p.size, p.size+1)
 }
 
 // keys lists everything, in order.
-func (l *freeList) keys() []key { return slices.Concat(l.chunks...) }
+func (l *freeList) keys() []key {
+	var all []key
+	for i, size := range l.sizes {
+		for _, s := range l.slots(i) {
+			all = append(all, key{size, s.addr, s.block})
+		}
+	}
+	return all
+}
