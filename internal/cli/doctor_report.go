@@ -85,6 +85,9 @@ func (w *writer) headline() string {
 		return w.say("problem.host", args...)
 	case w.d.Failure.Kind == oom.Library:
 		return w.say("problem.library", args...)
+	case f.Tried != nil && f.Limit != nil && f.GPU != nil && f.Allocated != nil && w.d.Budget.Unused != nil:
+		left := max(0, *f.Limit-*f.Allocated-*w.d.Budget.Unused)
+		return w.say("problem.capped", append(args, "tried", *f.Tried, "limit", *f.Limit, "left", left, "gpu", *f.GPU)...)
 	case f.Tried != nil && f.Free != nil && f.GPU != nil:
 		return w.say("problem.device", append(args, "tried", *f.Tried, "free", *f.Free, "gpu", *f.GPU)...)
 	case f.Tried != nil:

@@ -32,7 +32,9 @@ type Table struct {
 func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
 
 // Width is how many columns of a terminal text takes: wide characters count two, combining marks and colours none.
-func Width(text string) int { return ansi.StringWidth(text) }
+//
+// It counts as the C library's wcwidth does, which terminals follow: a vowel sign of Devanagari takes a column of its own.
+func Width(text string) int { return ansi.StringWidthWc(text) }
 
 // Table writes t: aligned on a terminal, tab-separated (with colours removed) where it is piped.
 func (s *Stream) Table(t *Table) error {
@@ -135,7 +137,7 @@ func (t *Table) layout(row []string, widths []int) []string {
 
 // Wrapped breaks text at spaces, and inside words that are longer than width (or have no spaces, as Chinese has none).
 func Wrapped(text string, width int) []string {
-	lines := strings.Split(ansi.Wrap(text, max(1, width), ""), "\n")
+	lines := strings.Split(ansi.WrapWc(text, max(1, width), ""), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimRight(line, " ") // a space kept at a break would stand past the width
 	}
@@ -143,4 +145,4 @@ func Wrapped(text string, width int) []string {
 }
 
 // Truncate cuts text to width columns, with … where something was cut.
-func Truncate(text string, width int) string { return ansi.Truncate(text, max(1, width), "…") }
+func Truncate(text string, width int) string { return ansi.TruncateWc(text, max(1, width), "…") }

@@ -135,3 +135,19 @@ func TestOpenRespectsTheEnvironment(t *testing.T) {
 		t.Error("not painted")
 	}
 }
+
+// Widths as glibc's wcwidth and tmux have them.
+func TestWidth(t *testing.T) {
+	for text, want := range map[string]int{
+		"logits": 6, "日本語": 6, "परिणाम": 6, "अन्य प्रोसेस, डेस्कटॉप": 17, "für": 3, "\x1b[31mred\x1b[0m": 3, "": 0,
+	} {
+		if got := Width(text); got != want {
+			t.Errorf("Width(%q) = %d, want %d", text, got, want)
+		}
+		for _, line := range Wrapped(strings.Repeat(text+" ", 20), 30) {
+			if w := Width(line); w > 30 {
+				t.Errorf("Wrapped(%q) has a line of %d columns", text, w)
+			}
+		}
+	}
+}
