@@ -1525,8 +1525,8 @@ end16:
 	RET
 
 // func adamWAVX2(param []float32, m []float32, v []float32, grad []float32, clip float32, beta1 float32, oneBeta1 float32, beta2 float32, oneBeta2 float32, decay float32, step float32, invCorrection float32, eps float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·adamWAVX2(SB), NOSPLIT, $0-132
+// Requires: AVX, FMA3, MMX+, SSE
+TEXT ·adamWAVX2(SB), NOSPLIT, $8-132
 	MOVQ         param_base+0(FP), AX
 	MOVQ         m_base+24(FP), CX
 	MOVQ         v_base+48(FP), DX
@@ -1541,66 +1541,74 @@ TEXT ·adamWAVX2(SB), NOSPLIT, $0-132
 	VBROADCASTSS step+120(FP), Y6
 	VBROADCASTSS invCorrection+124(FP), Y7
 	VBROADCASTSS eps+128(FP), Y8
-	XORQ         DI, DI
+	STMXCSR      (SP)
+	MOVL         (SP), DI
+	MOVL         DI, R8
+	ORL          $0x00008040, R8
+	MOVL         R8, (SP)
+	LDMXCSR      (SP)
+	XORQ         R8, R8
 
 one17:
 	CMPQ        SI, $0x00000008
 	JL          rest17
-	VMOVUPS     (BX)(DI*1), Y9
+	VMOVUPS     (BX)(R8*1), Y9
 	VMULPS      Y0, Y9, Y9
-	VMOVUPS     (CX)(DI*1), Y10
+	VMOVUPS     (CX)(R8*1), Y10
 	VMULPS      Y1, Y10, Y10
 	VFMADD231PS Y9, Y2, Y10
-	VMOVUPS     Y10, (CX)(DI*1)
+	VMOVUPS     Y10, (CX)(R8*1)
 	VMULPS      Y9, Y9, Y9
 	VMULPS      Y4, Y9, Y9
-	VMOVUPS     (DX)(DI*1), Y11
+	VMOVUPS     (DX)(R8*1), Y11
 	VFMADD213PS Y9, Y3, Y11
-	VMOVUPS     Y11, (DX)(DI*1)
+	VMOVUPS     Y11, (DX)(R8*1)
 	VSQRTPS     Y11, Y11
 	VFMADD213PS Y8, Y7, Y11
 	VMULPS      Y6, Y10, Y10
 	VDIVPS      Y11, Y10, Y10
-	VMOVUPS     (AX)(DI*1), Y9
+	VMOVUPS     (AX)(R8*1), Y9
 	VFMSUB213PS Y10, Y5, Y9
-	VMOVUPS     Y9, (AX)(DI*1)
-	ADDQ        $0x00000020, DI
+	VMOVUPS     Y9, (AX)(R8*1)
+	ADDQ        $0x00000020, R8
 	SUBQ        $0x00000008, SI
 	JMP         one17
 
 rest17:
 	TESTQ       SI, SI
 	JZ          end17
-	LEAQ        masksAVX2<>+0(SB), R8
+	LEAQ        masksAVX2<>+0(SB), R9
 	NEGQ        SI
-	VMOVUPS     32(R8)(SI*4), Y9
-	VMASKMOVPS  (BX)(DI*1), Y9, Y10
+	VMOVUPS     32(R9)(SI*4), Y9
+	VMASKMOVPS  (BX)(R8*1), Y9, Y10
 	VMULPS      Y0, Y10, Y10
-	VMASKMOVPS  (CX)(DI*1), Y9, Y0
+	VMASKMOVPS  (CX)(R8*1), Y9, Y0
 	VMULPS      Y1, Y0, Y0
 	VFMADD231PS Y10, Y2, Y0
-	VMASKMOVPS  Y0, Y9, (CX)(DI*1)
+	VMASKMOVPS  Y0, Y9, (CX)(R8*1)
 	VMULPS      Y10, Y10, Y10
 	VMULPS      Y4, Y10, Y10
-	VMASKMOVPS  (DX)(DI*1), Y9, Y1
+	VMASKMOVPS  (DX)(R8*1), Y9, Y1
 	VFMADD213PS Y10, Y3, Y1
-	VMASKMOVPS  Y1, Y9, (DX)(DI*1)
+	VMASKMOVPS  Y1, Y9, (DX)(R8*1)
 	VSQRTPS     Y1, Y1
 	VFMADD213PS Y8, Y7, Y1
 	VMULPS      Y6, Y0, Y0
 	VDIVPS      Y1, Y0, Y0
-	VMASKMOVPS  (AX)(DI*1), Y9, Y1
+	VMASKMOVPS  (AX)(R8*1), Y9, Y1
 	VFMSUB213PS Y0, Y5, Y1
-	VMASKMOVPS  Y1, Y9, (AX)(DI*1)
+	VMASKMOVPS  Y1, Y9, (AX)(R8*1)
 
 end17:
 	SFENCE
+	MOVL    DI, (SP)
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func adamWStreamAVX2(param []float32, m []float32, v []float32, grad []float32, clip float32, beta1 float32, oneBeta1 float32, beta2 float32, oneBeta2 float32, decay float32, step float32, invCorrection float32, eps float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·adamWStreamAVX2(SB), NOSPLIT, $0-132
+// Requires: AVX, FMA3, MMX+, SSE
+TEXT ·adamWStreamAVX2(SB), NOSPLIT, $8-132
 	MOVQ         param_base+0(FP), AX
 	MOVQ         m_base+24(FP), CX
 	MOVQ         v_base+48(FP), DX
@@ -1615,60 +1623,68 @@ TEXT ·adamWStreamAVX2(SB), NOSPLIT, $0-132
 	VBROADCASTSS step+120(FP), Y6
 	VBROADCASTSS invCorrection+124(FP), Y7
 	VBROADCASTSS eps+128(FP), Y8
-	XORQ         DI, DI
+	STMXCSR      (SP)
+	MOVL         (SP), DI
+	MOVL         DI, R8
+	ORL          $0x00008040, R8
+	MOVL         R8, (SP)
+	LDMXCSR      (SP)
+	XORQ         R8, R8
 
 one18:
 	CMPQ        SI, $0x00000008
 	JL          rest18
-	VMOVUPS     (BX)(DI*1), Y9
+	VMOVUPS     (BX)(R8*1), Y9
 	VMULPS      Y0, Y9, Y9
-	VMOVUPS     (CX)(DI*1), Y10
+	VMOVUPS     (CX)(R8*1), Y10
 	VMULPS      Y1, Y10, Y10
 	VFMADD231PS Y9, Y2, Y10
-	VMOVNTPS    Y10, (CX)(DI*1)
+	VMOVNTPS    Y10, (CX)(R8*1)
 	VMULPS      Y9, Y9, Y9
 	VMULPS      Y4, Y9, Y9
-	VMOVUPS     (DX)(DI*1), Y11
+	VMOVUPS     (DX)(R8*1), Y11
 	VFMADD213PS Y9, Y3, Y11
-	VMOVNTPS    Y11, (DX)(DI*1)
+	VMOVNTPS    Y11, (DX)(R8*1)
 	VSQRTPS     Y11, Y11
 	VFMADD213PS Y8, Y7, Y11
 	VMULPS      Y6, Y10, Y10
 	VDIVPS      Y11, Y10, Y10
-	VMOVUPS     (AX)(DI*1), Y9
+	VMOVUPS     (AX)(R8*1), Y9
 	VFMSUB213PS Y10, Y5, Y9
-	VMOVNTPS    Y9, (AX)(DI*1)
-	ADDQ        $0x00000020, DI
+	VMOVNTPS    Y9, (AX)(R8*1)
+	ADDQ        $0x00000020, R8
 	SUBQ        $0x00000008, SI
 	JMP         one18
 
 rest18:
 	TESTQ       SI, SI
 	JZ          end18
-	LEAQ        masksAVX2<>+0(SB), R8
+	LEAQ        masksAVX2<>+0(SB), R9
 	NEGQ        SI
-	VMOVUPS     32(R8)(SI*4), Y9
-	VMASKMOVPS  (BX)(DI*1), Y9, Y10
+	VMOVUPS     32(R9)(SI*4), Y9
+	VMASKMOVPS  (BX)(R8*1), Y9, Y10
 	VMULPS      Y0, Y10, Y10
-	VMASKMOVPS  (CX)(DI*1), Y9, Y0
+	VMASKMOVPS  (CX)(R8*1), Y9, Y0
 	VMULPS      Y1, Y0, Y0
 	VFMADD231PS Y10, Y2, Y0
-	VMASKMOVPS  Y0, Y9, (CX)(DI*1)
+	VMASKMOVPS  Y0, Y9, (CX)(R8*1)
 	VMULPS      Y10, Y10, Y10
 	VMULPS      Y4, Y10, Y10
-	VMASKMOVPS  (DX)(DI*1), Y9, Y1
+	VMASKMOVPS  (DX)(R8*1), Y9, Y1
 	VFMADD213PS Y10, Y3, Y1
-	VMASKMOVPS  Y1, Y9, (DX)(DI*1)
+	VMASKMOVPS  Y1, Y9, (DX)(R8*1)
 	VSQRTPS     Y1, Y1
 	VFMADD213PS Y8, Y7, Y1
 	VMULPS      Y6, Y0, Y0
 	VDIVPS      Y1, Y0, Y0
-	VMASKMOVPS  (AX)(DI*1), Y9, Y1
+	VMASKMOVPS  (AX)(R8*1), Y9, Y1
 	VFMSUB213PS Y0, Y5, Y1
-	VMASKMOVPS  Y1, Y9, (AX)(DI*1)
+	VMASKMOVPS  Y1, Y9, (AX)(R8*1)
 
 end18:
 	SFENCE
+	MOVL    DI, (SP)
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 

@@ -1707,8 +1707,8 @@ end16:
 	RET
 
 // func adamWAVX512(param []float32, m []float32, v []float32, grad []float32, clip float32, beta1 float32, oneBeta1 float32, beta2 float32, oneBeta2 float32, decay float32, step float32, invCorrection float32, eps float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·adamWAVX512(SB), NOSPLIT, $0-132
+// Requires: AVX, AVX512F, BMI2, MMX+, SSE
+TEXT ·adamWAVX512(SB), NOSPLIT, $8-132
 	MOVQ         param_base+0(FP), AX
 	MOVQ         m_base+24(FP), CX
 	MOVQ         v_base+48(FP), DX
@@ -1723,66 +1723,74 @@ TEXT ·adamWAVX512(SB), NOSPLIT, $0-132
 	VBROADCASTSS step+120(FP), Z6
 	VBROADCASTSS invCorrection+124(FP), Z7
 	VBROADCASTSS eps+128(FP), Z8
-	XORQ         DI, DI
+	STMXCSR      (SP)
+	MOVL         (SP), DI
+	MOVL         DI, R8
+	ORL          $0x00008040, R8
+	MOVL         R8, (SP)
+	LDMXCSR      (SP)
+	XORQ         R8, R8
 
 one17:
 	CMPQ        SI, $0x00000010
 	JL          rest17
-	VMOVUPS     (BX)(DI*1), Z9
+	VMOVUPS     (BX)(R8*1), Z9
 	VMULPS      Z0, Z9, Z9
-	VMOVUPS     (CX)(DI*1), Z10
+	VMOVUPS     (CX)(R8*1), Z10
 	VMULPS      Z1, Z10, Z10
 	VFMADD231PS Z9, Z2, Z10
-	VMOVUPS     Z10, (CX)(DI*1)
+	VMOVUPS     Z10, (CX)(R8*1)
 	VMULPS      Z9, Z9, Z9
 	VMULPS      Z4, Z9, Z9
-	VMOVUPS     (DX)(DI*1), Z11
+	VMOVUPS     (DX)(R8*1), Z11
 	VFMADD213PS Z9, Z3, Z11
-	VMOVUPS     Z11, (DX)(DI*1)
+	VMOVUPS     Z11, (DX)(R8*1)
 	VSQRTPS     Z11, Z11
 	VFMADD213PS Z8, Z7, Z11
 	VMULPS      Z6, Z10, Z10
 	VDIVPS      Z11, Z10, Z10
-	VMOVUPS     (AX)(DI*1), Z9
+	VMOVUPS     (AX)(R8*1), Z9
 	VFMSUB213PS Z10, Z5, Z9
-	VMOVUPS     Z9, (AX)(DI*1)
-	ADDQ        $0x00000040, DI
+	VMOVUPS     Z9, (AX)(R8*1)
+	ADDQ        $0x00000040, R8
 	SUBQ        $0x00000010, SI
 	JMP         one17
 
 rest17:
 	TESTQ       SI, SI
 	JZ          end17
-	MOVQ        $0x000000000000ffff, R8
-	BZHIQ       SI, R8, R8
-	KMOVW       R8, K1
-	VMOVUPS.Z   (BX)(DI*1), K1, Z9
+	MOVQ        $0x000000000000ffff, R9
+	BZHIQ       SI, R9, R9
+	KMOVW       R9, K1
+	VMOVUPS.Z   (BX)(R8*1), K1, Z9
 	VMULPS      Z0, Z9, Z9
-	VMOVUPS.Z   (CX)(DI*1), K1, Z0
+	VMOVUPS.Z   (CX)(R8*1), K1, Z0
 	VMULPS      Z1, Z0, Z0
 	VFMADD231PS Z9, Z2, Z0
-	VMOVUPS     Z0, K1, (CX)(DI*1)
+	VMOVUPS     Z0, K1, (CX)(R8*1)
 	VMULPS      Z9, Z9, Z9
 	VMULPS      Z4, Z9, Z9
-	VMOVUPS.Z   (DX)(DI*1), K1, Z1
+	VMOVUPS.Z   (DX)(R8*1), K1, Z1
 	VFMADD213PS Z9, Z3, Z1
-	VMOVUPS     Z1, K1, (DX)(DI*1)
+	VMOVUPS     Z1, K1, (DX)(R8*1)
 	VSQRTPS     Z1, Z1
 	VFMADD213PS Z8, Z7, Z1
 	VMULPS      Z6, Z0, Z0
 	VDIVPS      Z1, Z0, Z0
-	VMOVUPS.Z   (AX)(DI*1), K1, Z1
+	VMOVUPS.Z   (AX)(R8*1), K1, Z1
 	VFMSUB213PS Z0, Z5, Z1
-	VMOVUPS     Z1, K1, (AX)(DI*1)
+	VMOVUPS     Z1, K1, (AX)(R8*1)
 
 end17:
 	SFENCE
+	MOVL    DI, (SP)
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func adamWStreamAVX512(param []float32, m []float32, v []float32, grad []float32, clip float32, beta1 float32, oneBeta1 float32, beta2 float32, oneBeta2 float32, decay float32, step float32, invCorrection float32, eps float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·adamWStreamAVX512(SB), NOSPLIT, $0-132
+// Requires: AVX, AVX512F, BMI2, MMX+, SSE
+TEXT ·adamWStreamAVX512(SB), NOSPLIT, $8-132
 	MOVQ         param_base+0(FP), AX
 	MOVQ         m_base+24(FP), CX
 	MOVQ         v_base+48(FP), DX
@@ -1797,60 +1805,68 @@ TEXT ·adamWStreamAVX512(SB), NOSPLIT, $0-132
 	VBROADCASTSS step+120(FP), Z6
 	VBROADCASTSS invCorrection+124(FP), Z7
 	VBROADCASTSS eps+128(FP), Z8
-	XORQ         DI, DI
+	STMXCSR      (SP)
+	MOVL         (SP), DI
+	MOVL         DI, R8
+	ORL          $0x00008040, R8
+	MOVL         R8, (SP)
+	LDMXCSR      (SP)
+	XORQ         R8, R8
 
 one18:
 	CMPQ        SI, $0x00000010
 	JL          rest18
-	VMOVUPS     (BX)(DI*1), Z9
+	VMOVUPS     (BX)(R8*1), Z9
 	VMULPS      Z0, Z9, Z9
-	VMOVUPS     (CX)(DI*1), Z10
+	VMOVUPS     (CX)(R8*1), Z10
 	VMULPS      Z1, Z10, Z10
 	VFMADD231PS Z9, Z2, Z10
-	VMOVNTPS    Z10, (CX)(DI*1)
+	VMOVNTPS    Z10, (CX)(R8*1)
 	VMULPS      Z9, Z9, Z9
 	VMULPS      Z4, Z9, Z9
-	VMOVUPS     (DX)(DI*1), Z11
+	VMOVUPS     (DX)(R8*1), Z11
 	VFMADD213PS Z9, Z3, Z11
-	VMOVNTPS    Z11, (DX)(DI*1)
+	VMOVNTPS    Z11, (DX)(R8*1)
 	VSQRTPS     Z11, Z11
 	VFMADD213PS Z8, Z7, Z11
 	VMULPS      Z6, Z10, Z10
 	VDIVPS      Z11, Z10, Z10
-	VMOVUPS     (AX)(DI*1), Z9
+	VMOVUPS     (AX)(R8*1), Z9
 	VFMSUB213PS Z10, Z5, Z9
-	VMOVNTPS    Z9, (AX)(DI*1)
-	ADDQ        $0x00000040, DI
+	VMOVNTPS    Z9, (AX)(R8*1)
+	ADDQ        $0x00000040, R8
 	SUBQ        $0x00000010, SI
 	JMP         one18
 
 rest18:
 	TESTQ       SI, SI
 	JZ          end18
-	MOVQ        $0x000000000000ffff, R8
-	BZHIQ       SI, R8, R8
-	KMOVW       R8, K1
-	VMOVUPS.Z   (BX)(DI*1), K1, Z9
+	MOVQ        $0x000000000000ffff, R9
+	BZHIQ       SI, R9, R9
+	KMOVW       R9, K1
+	VMOVUPS.Z   (BX)(R8*1), K1, Z9
 	VMULPS      Z0, Z9, Z9
-	VMOVUPS.Z   (CX)(DI*1), K1, Z0
+	VMOVUPS.Z   (CX)(R8*1), K1, Z0
 	VMULPS      Z1, Z0, Z0
 	VFMADD231PS Z9, Z2, Z0
-	VMOVUPS     Z0, K1, (CX)(DI*1)
+	VMOVUPS     Z0, K1, (CX)(R8*1)
 	VMULPS      Z9, Z9, Z9
 	VMULPS      Z4, Z9, Z9
-	VMOVUPS.Z   (DX)(DI*1), K1, Z1
+	VMOVUPS.Z   (DX)(R8*1), K1, Z1
 	VFMADD213PS Z9, Z3, Z1
-	VMOVUPS     Z1, K1, (DX)(DI*1)
+	VMOVUPS     Z1, K1, (DX)(R8*1)
 	VSQRTPS     Z1, Z1
 	VFMADD213PS Z8, Z7, Z1
 	VMULPS      Z6, Z0, Z0
 	VDIVPS      Z1, Z0, Z0
-	VMOVUPS.Z   (AX)(DI*1), K1, Z1
+	VMOVUPS.Z   (AX)(R8*1), K1, Z1
 	VFMSUB213PS Z0, Z5, Z1
-	VMOVUPS     Z1, K1, (AX)(DI*1)
+	VMOVUPS     Z1, K1, (AX)(R8*1)
 
 end18:
 	SFENCE
+	MOVL    DI, (SP)
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 

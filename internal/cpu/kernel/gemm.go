@@ -55,9 +55,16 @@ func packF32(dst []byte, src []float32, outer, inner, n, k, r int) {
 		}
 		return
 	}
-	for i := range n {
-		row := src[i*outer:][:k]
-		for j, v := range row {
+	i := 0
+	for ; i+4 <= n; i += 4 { // four rows at once: a line of dst is touched once for all of them
+		r0, r1, r2, r3 := src[i*outer:][:k], src[(i+1)*outer:][:k], src[(i+2)*outer:][:k], src[(i+3)*outer:][:k]
+		for j, v := range r0 {
+			o := out[j*r+i:][:4]
+			o[0], o[1], o[2], o[3] = v, r1[j], r2[j], r3[j]
+		}
+	}
+	for ; i < n; i++ {
+		for j, v := range src[i*outer:][:k] {
 			out[j*r+i] = v
 		}
 	}

@@ -118,6 +118,21 @@ func TestStreamingKernels(t *testing.T) {
 	}
 }
 
+// AdamW lets faded moments go to zero, and leaves the processor's treatment of denormal numbers as it was.
+func TestAdamWFlushesDenormals(t *testing.T) {
+	tiny := math.Float32frombits(1000)
+	for _, set := range native() {
+		param, m, v, grad := []float32{1}, []float32{tiny}, []float32{tiny}, []float32{0}
+		set.AdamW(param, m, v, grad, AdamW{Clip: 1, Beta1: 0.9, OneBeta1: 0.1, Beta2: 0.95, OneBeta2: 0.05, Decay: 1, Step: 0.01, InvCorrection: 1, Eps: 1e-8})
+		if m[0] != 0 || v[0] != 0 || param[0] != 1 {
+			t.Errorf("%s: m %g, v %g, param %g, want 0, 0, 1", set.Name, m[0], v[0], param[0])
+		}
+		if half := tiny / 2; half == 0 {
+			t.Errorf("%s: denormal numbers are zero after AdamW", set.Name)
+		}
+	}
+}
+
 // alignedCopy is a copy of x that starts at a multiple of 64 bytes.
 func alignedCopy(x []float32) []float32 {
 	room := make([]float32, len(x)+16)

@@ -352,6 +352,7 @@ func (g *gen) adamw(name string, put func(v, base reg.Register)) {
 	param, m, v, grad, n := g.ptr("param"), g.ptr("m"), g.ptr("v"), g.ptr("grad"), Load(Param("param").Len(), GP64())
 	clip, b1, o1, b2, o2 := g.broadcast("clip"), g.broadcast("beta1"), g.broadcast("oneBeta1"), g.broadcast("beta2"), g.broadcast("oneBeta2")
 	decay, step, inv, eps := g.broadcast("decay"), g.broadcast("step"), g.broadcast("invCorrection"), g.broadcast("eps")
+	restore := g.flushDenormals()
 	g.each(n, 1, func(int) {
 		gr := g.get(grad)
 		VMULPS(clip, gr, gr)
@@ -373,7 +374,24 @@ func (g *gen) adamw(name string, put func(v, base reg.Register)) {
 		put(p, param)
 	})
 	SFENCE()
+	restore()
 	g.end()
+}
+
+// flushDenormals makes arithmetic take and give zero for denormal numbers, until restore: m and v of a token that does not
+// come again fade through them for hundreds of steps, and each would cost a hundred cycles.
+func (g *gen) flushDenormals() (restore func()) {
+	state, keep, r := AllocLocal(8), GP32(), GP32()
+	STMXCSR(state)
+	MOVL(state, keep)
+	MOVL(keep, r)
+	ORL(U32(1<<15|1<<6), r) // flush to zero, denormals are zeros
+	MOVL(r, state)
+	LDMXCSR(state)
+	return func() {
+		MOVL(keep, state)
+		LDMXCSR(state)
+	}
 }
 
 // clear zeroes past the caches; x is aligned.
