@@ -4,7 +4,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # packages where goroutines meet: the race detector runs on these
 RACE        := $(shell $(GO) list ./... 2>/dev/null | grep -E '/internal/(cpu|data|bpe|supervise|watch|train|oom|metrics|term)$$')
 
-.PHONY: check test fmt vet static tidy race cross fuzz bench build
+.PHONY: check test fmt vet static tidy race cross fuzz bench build gpu-bundle kernels
 
 check: fmt vet tidy static cross test race ## everything CI runs
 
@@ -40,3 +40,9 @@ fuzz: ## each fuzz target for FUZZTIME
 
 bench: ## benchmarks, in benchstat's format
 	$(GO) test -run '^$$' -bench . -count 5 ./...
+
+gpu-bundle: ## bin/gpu-bundle: snug, the GPU tests, their data and a run script, for a machine with a driver and no Go
+	scripts/gpu-bundle bin/gpu-bundle
+
+kernels: ## compiles internal/cuda/kernels with NVRTC, on any machine (PyPI's nvidia-cuda-nvrtc-cu12 has it)
+	$(GO) generate ./internal/cuda

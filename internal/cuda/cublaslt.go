@@ -42,8 +42,8 @@ var blasSymbols = []string{"cublasLtCreate", "cublasLtDestroy", "cublasLtGetVers
 	"cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul", "cublasLtGetStatusName", "cublasLtGetStatusString"}
 
 // workspace is what one product may use beside its operands: NVIDIA's advice for Hopper, and for the cards before it.
-func (d *Device) workspace() units.Bytes {
-	if d.Major >= 9 {
+func (t Target) workspace() units.Bytes {
+	if t.Major >= 9 {
 		return 32 * units.MiB
 	}
 	return 4 * units.MiB

@@ -25,7 +25,9 @@ type Executor struct {
 func NewExecutor(d *Device) *Executor { return &Executor{Device: d} }
 
 // Scratch is the workspace that op needs beside its arguments.
-func (e *Executor) Scratch(op *program.Op) units.Bytes { return e.scratch(op) }
+func (e *Executor) Scratch(op *program.Op) units.Bytes {
+	return Target{Major: e.Major, Blas: e.blas != nil}.Scratch(op)
+}
 
 // Load takes the arena, loads every kernel that l's ops use, and finds the fastest algorithm of every product.
 func (e *Executor) Load(l *program.Layout) error {

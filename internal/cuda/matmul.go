@@ -84,17 +84,16 @@ func (e *Executor) prepareProduct(op *program.Op) error {
 }
 
 // productScratch is the workspace of a product: the library's, or that of snug's own split sums.
-func (d *Device) productScratch(op *program.Op) units.Bytes {
-	need := units.Bytes(0)
-	if d.blas != nil {
-		need = d.workspace()
+func (t Target) productScratch(op *program.Op) units.Bytes {
+	if t.Blas {
+		return t.workspace()
 	}
 	if op.Code == program.MatmulBackwardWeight {
-		if n := splits(op.Attrs.OC, op.Attrs.C, op.Attrs.N); n > 1 && d.blas == nil {
-			need = units.Bytes(int64(n) * int64(op.Attrs.OC) * int64(op.Attrs.C) * 4)
+		if n := splits(op.Attrs.OC, op.Attrs.C, op.Attrs.N); n > 1 {
+			return units.Bytes(int64(n) * int64(op.Attrs.OC) * int64(op.Attrs.C) * 4)
 		}
 	}
-	return need
+	return 0
 }
 
 // splits is how many blocks share the sum over K of a tn product: enough to fill a large card, at least 512 of K each.

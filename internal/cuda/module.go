@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"regexp"
 	"strings"
 
 	"github.com/snugml/snug/internal/trace"
@@ -73,13 +74,25 @@ func Sources() map[string]string {
 	return files
 }
 
-// Hash names u's sources and how they are compiled: an output made from anything else is stale.
+var includes = regexp.MustCompile(`(?m)^#include "(.+)"$`)
+
+// Hash names u's sources, with what they include, and how they are compiled: an output made from anything else is stale.
 func (u Unit) Hash() string {
 	h := sha256.New()
 	sources := Sources()
-	for _, name := range []string{"common.cuh", "mma.cuh", u.Source} {
+	seen := map[string]bool{}
+	var add func(name string)
+	add = func(name string) {
+		if seen[name] {
+			return
+		}
+		seen[name] = true
 		fmt.Fprintf(h, "%s %d\n%s", name, len(sources[name]), sources[name])
+		for _, include := range includes.FindAllStringSubmatch(sources[name], -1) {
+			add(include[1])
+		}
 	}
+	add(u.Source)
 	fmt.Fprintln(h, u.Name, strings.Join(u.Defines, " "))
 	return hex.EncodeToString(h.Sum(nil))
 }

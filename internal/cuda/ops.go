@@ -38,14 +38,23 @@ var ops = [program.Codes]func(e *Executor, op *program.Op, s program.Step) error
 
 const threads = 256 // of the elementwise kernels
 
-// scratch is each op's workspace. It depends on the op's shape, and for products on what multiplies them.
-func (d *Device) scratch(op *program.Op) units.Bytes {
+// Target is what the workspace depends on beside an op's shape, so that a plan can be made without the device.
+type Target struct {
+	Major int  // of the compute capability
+	Blas  bool // cuBLASLt multiplies
+}
+
+// Scratch is the workspace that op needs beside its arguments.
+func (t Target) Scratch(op *program.Op) units.Bytes {
 	a := &op.Attrs
 	switch op.Code {
 	case program.MatmulForward, program.MatmulGeluForward, program.MatmulBackwardInput, program.MatmulBackwardWeight:
-		return d.productScratch(op)
+		return t.productScratch(op)
 	case program.LayernormBackward:
-		return units.Bytes(layernormBlocks(a.N) * 2 * a.C * 4)
+		blocks, _ := layernormGrid(a.N, a.C)
+		return units.Bytes(blocks * 2 * a.C * 4)
+	case program.EncoderBackward:
+		return units.Bytes(2 * a.V * 4)
 	case program.BiasBackward:
 		_, groups := biasGroups(a.N)
 		return units.Bytes(groups * a.OC * 4)
@@ -96,44 +105,60 @@ func (e *Executor) encoderBackward(op *program.Op, s program.Step) error {
 		return err
 	}
 	name, w = e.packed("encoder_backward_wte", a.C, x[2])
+	first, _ := e.scratchPtr(op)
+	count := first + Pointer(4*a.V)
+	if err := e.drv.fill(first, 0x7f, units.Bytes(4*a.V), e.stream); err != nil {
+		return err
+	}
+	if err := e.drv.fill(count, 0, units.Bytes(4*a.V), e.stream); err != nil {
+		return err
+	}
+	e.with().ptr(first, count, e.ptr(x[3])).int(a.N)
+	if err := e.launch(unit, "encoder_backward_count", dim{x: ceil(a.N, threads)}, threads, 0); err != nil {
+		return err
+	}
 	lanes := max(1, threads/(a.C/w))
-	e.with().ptr(e.ptr(x[0]), e.ptr(x[2]), e.ptr(x[3])).int(a.N, a.T, a.C).dropout(a, s)
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[2]), e.ptr(x[3]), first, count).int(a.N, a.T, a.C).dropout(a, s)
 	return e.launch(unit, name, dim{x: a.N}, threads, (lanes-1)*a.C*4)
 }
 
-// layernormRows is how many rows a block of the forward kernels does, and the shared memory for them.
-func layernormRows(C int) (rows, shared int) {
-	rows = max(1, min(4, (48<<10)/(4*C)))
-	return rows, rows * 4 * C
+// rowKernel is the layernorm kernel for rows of C elements: its row in registers where it is whole packs and at most 7 a lane.
+func (e *Executor) rowKernel(name string, C int, a program.Arg) string {
+	per := 32 * int(16/e.dtype(a).Size()) // elements of one pack in every lane
+	if packs := ceil(C, per); C%(per/32) == 0 && packs <= 7 {
+		return fmt.Sprintf("%s_p%d", name, packs)
+	}
+	return name + "_1"
 }
+
+const rowWarps = 4 // warps, so rows, of a layernorm block
 
 func (e *Executor) layernormForward(op *program.Op, s program.Step) error {
 	a, x := &op.Attrs, op.Args
-	name, _ := e.packed("layernorm_forward", a.C, x[0])
-	rows, shared := layernormRows(a.C)
 	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2]), e.ptr(x[3]), e.ptr(x[4]), e.ptr(x[5])).int(a.N, a.C)
-	return e.launch(e.unit("layernorm", x[0]), name, dim{x: ceil(a.N, rows)}, rows*32, shared)
+	return e.launch(e.unit("layernorm", x[0]), e.rowKernel("layernorm_forward", a.C, x[0]), dim{x: ceil(a.N, rowWarps)}, rowWarps*32, 0)
 }
 
 func (e *Executor) residualLayernormForward(op *program.Op, s program.Step) error {
 	a, x := &op.Attrs, op.Args
-	name, _ := e.packed("residual_layernorm_forward", a.C, x[0])
-	rows, shared := layernormRows(a.C)
 	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2]), e.ptr(x[3]), e.ptr(x[4]), e.ptr(x[5]), e.ptr(x[6]), e.ptr(x[7])).int(a.N, a.T, a.C).dropout(a, s)
-	return e.launch(e.unit("layernorm", x[0]), name, dim{x: ceil(a.N, rows)}, rows*32, shared)
+	return e.launch(e.unit("layernorm", x[0]), e.rowKernel("residual_layernorm_forward", a.C, x[0]), dim{x: ceil(a.N, rowWarps)}, rowWarps*32, 0)
 }
 
-// layernormBlocks is the grid of layernorm_backward: tiles of 16 rows, dealt to as many blocks as fill a large card.
-func layernormBlocks(N int) int { return min(ceil(N, 16), 528) }
+// layernormGrid is how layernorm_backward is launched: warps a block, fewer where their sums would not fit a small card's
+// shared memory, and at most as many blocks as fill a large one.
+func layernormGrid(N, C int) (blocks, warps int) {
+	warps = max(1, min(rowWarps, (96<<10)/(8*C)))
+	return min(ceil(N, warps), 528), warps
+}
 
 func (e *Executor) layernormBackward(op *program.Op, s program.Step) error {
 	a, x := &op.Attrs, op.Args
 	unit := e.unit("layernorm", x[0])
-	name, w := e.packed("layernorm_backward", a.C, x[0])
 	partial, _ := e.scratchPtr(op)
-	blocks, groups := layernormBlocks(a.N), max(1, threads/(a.C/w))
+	blocks, warps := layernormGrid(a.N, a.C)
 	e.with().ptr(e.ptr(x[0]), partial, e.ptr(x[3]), e.ptr(x[4]), e.ptr(x[5]), e.ptr(x[6]), e.ptr(x[7])).int(a.N, a.C, flag(a.Accumulate))
-	if err := e.launch(unit, name, dim{x: blocks}, threads, 2*a.C*groups*4); err != nil {
+	if err := e.launch(unit, e.rowKernel("layernorm_backward", a.C, x[0]), dim{x: blocks}, warps*32, warps*2*a.C*4); err != nil {
 		return err
 	}
 	e.with().ptr(e.ptr(x[1]), e.ptr(x[2]), partial).int(blocks, a.C)

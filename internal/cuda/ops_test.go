@@ -5,7 +5,11 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"runtime"
+	"slices"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/snugml/snug/internal/cpu"
 	"github.com/snugml/snug/internal/program"
@@ -326,31 +330,59 @@ func (c *opcase) check(t *testing.T, name string, dtype trace.DType, got [][]flo
 
 var testDTypes = []trace.DType{trace.BFloat16, trace.Float16, trace.Float32}
 
-// Every op, in every element type, with the library's and with snug's own products, is what cpu's reference says in
-// float64; what it writes was NaN before; and a second run gives the same bits.
+// reference is a case in one element type: its inputs and what cpu makes of them, in float64.
+type reference struct {
+	opcase
+	name       string
+	dtype      trace.DType
+	vals, want [][]float64
+}
+
+// references computes every case in every element type, on all processors.
+func references() []reference {
+	var list []reference
+	for _, dtype := range testDTypes {
+		for i, c := range opcases(rand.New(rand.NewPCG(7, 8))) {
+			list = append(list, reference{opcase: c, name: fmt.Sprintf("%s, case %d %v %s", dtype, i, c.code, shapeOf(c.attrs)), dtype: dtype})
+		}
+	}
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range list {
+		group.Go(func() error {
+			r := &list[i]
+			r.vals = r.inputs(rand.New(rand.NewPCG(9, uint64(i))), r.dtype)
+			for _, v := range r.vals {
+				r.want = append(r.want, slices.Clone(v))
+			}
+			r.ref(r.want)
+			return nil
+		})
+	}
+	group.Wait()
+	return list
+}
+
+// Every op, in every element type, with the library's and with snug's own products, with the kernels for this card and
+// with those for any, is what cpu's reference says in float64; what it writes was NaN before; a second run gives the same bits.
 func TestOpsAgainstReference(t *testing.T) {
+	openTest(t, Options{}) // skips before the references are computed
+	list := references()
 	for _, o := range []Options{{}, {Generic: true, OwnBlas: true}, {OwnBlas: true}} {
 		t.Run(fmt.Sprintf("generic=%v,own=%v", o.Generic, o.OwnBlas), func(t *testing.T) {
 			e := openTest(t, o)
-			for _, dtype := range testDTypes {
-				t.Run(string(dtype), func(t *testing.T) {
-					for i, c := range opcases(rand.New(rand.NewPCG(7, 8))) {
-						name := fmt.Sprintf("case %d %v %+v", i, c.code, shapeOf(c.attrs))
-						vals := c.inputs(rand.New(rand.NewPCG(9, uint64(i))), dtype)
-						got := runCase(t, e, &c, dtype, vals)
-						again := runCase(t, e, &c, dtype, vals)
-						c.ref(vals)
-						c.check(t, name, dtype, got, vals)
-						for i := range got {
-							for j := range got[i] {
-								if math.Float32bits(got[i][j]) != math.Float32bits(again[i][j]) {
-									t.Errorf("%s: argument %d element %d is %g, then %g", name, i, j, got[i][j], again[i][j])
-									break
-								}
-							}
+			for _, r := range list {
+				got := runCase(t, e, &r.opcase, r.dtype, r.vals)
+				again := runCase(t, e, &r.opcase, r.dtype, r.vals)
+				r.check(t, r.name, r.dtype, got, r.want)
+				for i := range got {
+					for j := range got[i] {
+						if math.Float32bits(got[i][j]) != math.Float32bits(again[i][j]) {
+							t.Errorf("%s: argument %d element %d is %g, then %g", r.name, i, j, got[i][j], again[i][j])
+							break
 						}
 					}
-				})
+				}
 			}
 		})
 	}

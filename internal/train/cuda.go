@@ -10,9 +10,9 @@ import (
 	"github.com/snugml/snug/internal/units"
 )
 
-// CUDACosts: a micro-batch of few tokens leaves a large card idle (the libraries' own products reach 55 % at 4,096
-// tokens of what they reach at 65,536, 79 % at 16,384); the levels' shares are their arithmetic and bytes over a layer's.
-var CUDACosts = Costs{Tokens: 65536, Overhead: 3500, Recompute: [5]float64{0, 0.01, 0.025, 0.15, 0.28}, Logits: 1 * units.GiB}
+// CUDACosts is measured on an H200 with GPT-2 124M (docs/performance.md): micro-batches of 2,048 to 65,536 tokens follow
+// 1 + 1100/tokens, and a layer that recomputes everything costs a fifth of its step.
+var CUDACosts = Costs{Tokens: 65536, Overhead: 1100, Recompute: [5]float64{0, 0.008, 0.02, 0.11, 0.20}, Logits: 1 * units.GiB}
 
 // deviceMargin is left free on a card whose limit is what is free: others' small growth must not hit the run.
 const deviceMargin = 128 * units.MiB

@@ -52,6 +52,13 @@ __device__ __forceinline__ void store_rows(elem *dst, long long stride, Tile<HS>
     }
 }
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && SNUG_HS == 64
+#include "attention_hopper.cuh"
+#define HOPPER 1
+#else
+#define HOPPER 0
+#endif
+
 // A block does BR = WARPS*MT*16 queries of one head and sequence, a warp MT*16 of them; keys come BC at a time, two
 // buffers deep. Grid (ceil(T/BR), NH, B); the longest rows start first.
 template <int HS, int WARPS, int MT, int BC, bool DROP>
@@ -413,35 +420,34 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
 }
 
 // Instances: padded head size, and the numbers that internal/cuda's attention table repeats (warps, rows, columns).
-#define INSTANCE(HS, FW, FM, FC, KW, KQ, KEEP, QW, QC)                                                                 \
-    extern "C" __global__ void __launch_bounds__(FW * 32) attention_forward_##HS(                                      \
+// On Hopper the instance for 64 channels is attention_hopper.cuh's, with the same blocks and the same shared memory.
+#if HOPPER
+#define FORWARD(HS, FW, FM, FC, DROP) hopper::forward<DROP>
+#define BACKWARD_KV(HS, KW, KQ, KEEP, DROP) hopper::backward_kv<DROP>
+#define BACKWARD_Q(HS, QW, QC, DROP) hopper::backward_q<DROP>
+#else
+#define FORWARD(HS, FW, FM, FC, DROP) forward<HS, FW, FM, FC, DROP>
+#define BACKWARD_KV(HS, KW, KQ, KEEP, DROP) backward_kv<HS, KW, KQ, KEEP, DROP>
+#define BACKWARD_Q(HS, QW, QC, DROP) backward_q<HS, QW, QC, DROP>
+#endif
+#define INSTANCE_OF(NAME, HS, FW, FM, FC, KW, KQ, KEEP, QW, QC, DROP)                                                  \
+    extern "C" __global__ void __launch_bounds__(FW * 32) attention_forward_##NAME(                                    \
         elem *out, float *lse, const elem *qkv, int T, int NH, int hs, float scale, Dropout drop) {                    \
-        forward<HS, FW, FM, FC, false>(out, lse, qkv, T, NH, hs, scale, drop);                                         \
+        FORWARD(HS, FW, FM, FC, DROP)(out, lse, qkv, T, NH, hs, scale, drop);                                          \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(FW * 32) attention_forward_##HS##_drop(                               \
-        elem *out, float *lse, const elem *qkv, int T, int NH, int hs, float scale, Dropout drop) {                    \
-        forward<HS, FW, FM, FC, true>(out, lse, qkv, T, NH, hs, scale, drop);                                          \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(KW * 32) attention_backward_kv_##HS(                                  \
+    extern "C" __global__ void __launch_bounds__(KW * 32) attention_backward_kv_##NAME(                                \
         elem *dqkv, const elem *dout, const elem *qkv, const float *lse, const float *delta, int T, int NH, int hs,    \
         float scale, Dropout drop) {                                                                                   \
-        backward_kv<HS, KW, KQ, KEEP, false>(dqkv, dout, qkv, lse, delta, T, NH, hs, scale, drop);                     \
+        BACKWARD_KV(HS, KW, KQ, KEEP, DROP)(dqkv, dout, qkv, lse, delta, T, NH, hs, scale, drop);                      \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(KW * 32) attention_backward_kv_##HS##_drop(                           \
+    extern "C" __global__ void __launch_bounds__(QW * 32) attention_backward_q_##NAME(                                 \
         elem *dqkv, const elem *dout, const elem *qkv, const float *lse, const float *delta, int T, int NH, int hs,    \
         float scale, Dropout drop) {                                                                                   \
-        backward_kv<HS, KW, KQ, KEEP, true>(dqkv, dout, qkv, lse, delta, T, NH, hs, scale, drop);                      \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(QW * 32) attention_backward_q_##HS(                                   \
-        elem *dqkv, const elem *dout, const elem *qkv, const float *lse, const float *delta, int T, int NH, int hs,    \
-        float scale, Dropout drop) {                                                                                   \
-        backward_q<HS, QW, QC, false>(dqkv, dout, qkv, lse, delta, T, NH, hs, scale, drop);                            \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(QW * 32) attention_backward_q_##HS##_drop(                            \
-        elem *dqkv, const elem *dout, const elem *qkv, const float *lse, const float *delta, int T, int NH, int hs,    \
-        float scale, Dropout drop) {                                                                                   \
-        backward_q<HS, QW, QC, true>(dqkv, dout, qkv, lse, delta, T, NH, hs, scale, drop);                             \
+        BACKWARD_Q(HS, QW, QC, DROP)(dqkv, dout, qkv, lse, delta, T, NH, hs, scale, drop);                             \
     }
+#define INSTANCE(HS, FW, FM, FC, KW, KQ, KEEP, QW, QC)                                                                 \
+    INSTANCE_OF(HS, HS, FW, FM, FC, KW, KQ, KEEP, QW, QC, false)                                                       \
+    INSTANCE_OF(HS##_drop, HS, FW, FM, FC, KW, KQ, KEEP, QW, QC, true)
 
 #if SNUG_HS == 32
 INSTANCE(32, 4, 1, 64, 4, 64, true, 4, 64)

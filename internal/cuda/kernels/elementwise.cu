@@ -47,9 +47,23 @@ extern "C" __global__ void dropout_backward_1(elem *dinp, const elem *dout, long
 }
 
 // gelu(x) = x * Phi(x), Phi(x) = (1 + erf(x/sqrt 2))/2, the exact one; gelu'(x) = Phi(x) + x*phi(x).
-__device__ __forceinline__ float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
+// In fp32 Phi is erff's. For 16-bit elements it is Abramowitz and Stegun's 7.1.26, whose error (1.5e-7 in erf) is far
+// below their rounding; its exponential is phi's too.
+__device__ __forceinline__ float Phi(float x, float &phi) {
+    phi = 0.39894228040143268f * __expf(-0.5f * x * x);
+    if (sizeof(elem) == 4) return 0.5f * (1.0f + erff(x * 0.70710678118654752f));
+    float t = __fdividef(1.0f, 1.0f + 0.23164190f * fabsf(x)); // 0.3275911 / sqrt 2
+    float poly = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    float tail = 1.25331413731550025f * poly * phi; // sqrt(pi/2) * phi = exp(-x^2/2)/2
+    return x < 0.0f ? tail : 1.0f - tail;
+}
+__device__ __forceinline__ float gelu(float x) {
+    float phi;
+    return x * Phi(x, phi);
+}
 __device__ __forceinline__ float gelu_slope(float x) {
-    return 0.5f * (1.0f + erff(x * 0.70710678118654752f)) + x * 0.39894228040143268f * __expf(-0.5f * x * x);
+    float phi, p = Phi(x, phi);
+    return p + x * phi;
 }
 
 extern "C" __global__ void gelu_forward(elem *out, const elem *pre, long long n) {

@@ -57,61 +57,74 @@ extern "C" __global__ void encoder_backward_wpe_1(float *dwpe, const elem *dout,
     wpe_backward<1>(dwpe, dout, B, T, C, drop);
 }
 
+// first[v] and count[v]: where token v first stands in idx, and how often. Both were set before: first to 0x7f7f7f7f, count to 0.
+extern "C" __global__ void encoder_backward_count(int *first, int *count, const int *idx, int N) {
+    int n = blockIdx.x * blockDim.x + threadIdx.x;
+    if (n >= N) return;
+    atomicMin(first + idx[n], n);
+    atomicAdd(count + idx[n], 1);
+}
+
 // dwte[v,c] += sum of dropout'(dout[n,c]) over the n with idx[n] = v, in an order fixed by idx alone.
 //
-// One block a position n. It leaves unless n is the first place of its token; then it walks idx once, listing the
-// places of the token in ascending order, and adds their rows. Rows are dealt to `lanes` row groups by rank in the
-// list and the groups are added in order, so the sum does not depend on timing. dwte f32. Dynamic shared memory: C floats
-// for each row group but the first.
-static const int LIST = 1024;
+// One block a position n, which leaves unless n is the first place of its token. It walks idx from there, 1024 places at
+// a time, listing the token's places in ascending order until all are found, and adds their rows. Rows are dealt to
+// `lanes` row groups by rank in the list and the groups are added in order, so the sum does not depend on timing.
+// dwte f32. Dynamic shared memory: C floats for each row group but the first.
+static const int STRIDE = 4; // places a thread looks at in one round
+static const int LIST = 2048;
 template <int W>
-__device__ void wte_backward(float *dwte, const elem *dout, const int *idx, int N, int T, int C, const Dropout &drop) {
+__device__ void wte_backward(float *dwte, const elem *dout, const int *idx, const int *first_of, const int *count_of, int N,
+                             int T, int C, const Dropout &drop) {
     __shared__ int list[LIST];
     __shared__ int warp_count[32];
-    __shared__ int earlier;
     extern __shared__ float sums[];
-    int n = blockIdx.x, v = idx[n], tid = threadIdx.x, threads = blockDim.x;
-    if (tid == 0) earlier = 0;
-    __syncthreads();
-    for (int m0 = n - 1; m0 >= 0; m0 -= threads) {
-        int m = m0 - tid;
-        if (m >= 0 && idx[m] == v) earlier = 1;
-        __syncthreads();
-        bool leave = earlier;
-        __syncthreads();
-        if (leave) return;
-    }
+    int n = blockIdx.x, v = idx[n];
+    if (first_of[v] != n) return;
+    int total = count_of[v], tid = threadIdx.x, threads = blockDim.x, warp = tid >> 5, warps = threads >> 5;
     int packs = C / W, lanes = max(1, threads / packs), lane = tid / packs;
-    int warp = tid >> 5, warps = threads >> 5;
     // A row wider than the block is walked in strips of `threads` packs.
     for (int p0 = 0; p0 < packs; p0 += threads) {
         int p = p0 + (packs <= threads ? tid % packs : tid);
         bool works = lane < lanes && p < packs;
-        if (packs > threads) lane = 0;
         float sum[W] = {};
-        int base = 0; // entries listed before this round
-        for (int m0 = n; m0 < N;) {
+        int m0 = n;
+        for (int base = 0; base < total;) { // base places are done
             int have = 0;
-            // Fill the list from idx until it is full or idx ends.
-            for (; m0 < N && have + threads <= LIST; m0 += threads) {
-                int m = m0 + tid;
-                bool hit = m < N && idx[m] == v;
-                u32 votes = __ballot_sync(0xffffffffu, hit);
-                if ((tid & 31) == 0) warp_count[warp] = __popc(votes);
+            while (base + have < total && have + threads * STRIDE <= LIST) {
+                // A thread's places are neighbours, so that the list is ascending.
+                int m = m0 + tid * STRIDE, mine = 0;
+                bool hit[STRIDE];
+#pragma unroll
+                for (int k = 0; k < STRIDE; k++) {
+                    hit[k] = m + k < N && idx[m + k] == v;
+                    mine += hit[k];
+                }
+                int before = mine; // places of the warp's lanes up to this one
+#pragma unroll
+                for (int d = 1; d < 32; d <<= 1) {
+                    int other = __shfl_up_sync(0xffffffffu, before, d);
+                    if ((tid & 31) >= d) before += other;
+                }
+                if ((tid & 31) == 31) warp_count[warp] = before;
+                before -= mine;
                 __syncthreads();
-                int before = have, total = 0;
+                int found = 0;
                 for (int w = 0; w < warps; w++) {
                     if (w < warp) before += warp_count[w];
-                    total += warp_count[w];
+                    found += warp_count[w];
                 }
-                if (hit) list[before + __popc(votes & ((1u << (tid & 31)) - 1))] = m;
-                have += total;
+#pragma unroll
+                for (int k = 0; k < STRIDE; k++)
+                    if (hit[k]) list[have + before++] = m + k;
+                have += found;
+                m0 += threads * STRIDE;
                 __syncthreads();
             }
             if (works) {
-                int first = ((lane - base) % lanes + lanes) % lanes;
+                int start = ((lane - base) % lanes + lanes) % lanes;
 #pragma unroll 4
-                for (int j = first; j < have; j += lanes) add<W>(sum, dout, list[j], p * W, T, C, drop);
+                for (int j = start; j < have; j += lanes) add<W>(sum, dout, list[j], p * W, T, C, drop);
             }
             base += have;
             __syncthreads();
@@ -131,11 +144,11 @@ __device__ void wte_backward(float *dwte, const elem *dout, const int *idx, int 
         __syncthreads();
     }
 }
-extern "C" __global__ void encoder_backward_wte(float *dwte, const elem *dout, const int *idx, int N, int T, int C,
-                                                Dropout drop) {
-    wte_backward<VEC>(dwte, dout, idx, N, T, C, drop);
+extern "C" __global__ void encoder_backward_wte(float *dwte, const elem *dout, const int *idx, const int *first,
+                                                const int *count, int N, int T, int C, Dropout drop) {
+    wte_backward<VEC>(dwte, dout, idx, first, count, N, T, C, drop);
 }
-extern "C" __global__ void encoder_backward_wte_1(float *dwte, const elem *dout, const int *idx, int N, int T, int C,
-                                                Dropout drop) {
-    wte_backward<1>(dwte, dout, idx, N, T, C, drop);
+extern "C" __global__ void encoder_backward_wte_1(float *dwte, const elem *dout, const int *idx, const int *first,
+                                                  const int *count, int N, int T, int C, Dropout drop) {
+    wte_backward<1>(dwte, dout, idx, first, count, N, T, C, drop);
 }

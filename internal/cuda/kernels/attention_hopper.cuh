@@ -1,0 +1,406 @@
+// Attention's three kernels for heads of up to 64 channels on Hopper's wgmma. The mathematics, the order of work and the
+// register layouts are attention.cu's; a product's right operand comes from shared memory, read once for the four warps of
+// a warpgroup, and products run while the warps do the softmax.
+//
+// A tile row is 64 elements, 128 bytes: Tile<64>'s swizzle is the tensor cores' own 128-byte one, in groups of 8 rows.
+#pragma once
+#include "mma.cuh"
+
+namespace hopper {
+
+// descriptor of a tile that starts at `address`: 128-byte swizzle, 1024 bytes from one group of 8 rows to the next.
+__device__ __forceinline__ u64 descriptor(u32 address) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+}
+
+__device__ __forceinline__ void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+// visible makes this thread's finished copies to shared memory readable by the tensor cores.
+__device__ __forceinline__ void visible() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// settled tells the compiler that c has its value only now: after wait, and before what it would compute from c earlier.
+__device__ __forceinline__ void settled(float (&c)[8][4]) {
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) asm volatile("" : "+f"(c[j][i])::"memory");
+}
+
+#if defined(SNUG_F16)
+#define WGMMA_TYPES "f32.f16.f16"
+#else
+#define WGMMA_TYPES "f32.bf16.bf16"
+#endif
+
+// multiply starts c (64 x 64) += a (64 x 16, in registers) * b (16 x 64, in shared memory).
+// TRANS 0: b's rows in memory are its columns (64 rows of 16 elements); 1: they are its rows (16 rows of 64 elements).
+// `keep` 0 starts the sum anew.
+template <int TRANS> __device__ __forceinline__ void multiply(float (&c)[8][4], const u32 (&a)[4], u64 b, int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16." WGMMA_TYPES " "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+                 "{%32,%33,%34,%35}, %36, p, 1, 1, %38;\n}"
+                 : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
+                   "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
+                   "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
+                   "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(TRANS));
+}
+
+// multiply_shared is the same with a in shared memory too, by rows: 64 rows of 16 elements.
+__device__ __forceinline__ void multiply_shared(float (&c)[8][4], u64 a, u64 b, int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16." WGMMA_TYPES " "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+                 "%32, %33, p, 1, 1, 0, 0;\n}"
+                 : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
+                   "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
+                   "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
+                   "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
+                 : "l"(a), "l"(b), "r"(keep));
+}
+
+// rows_by_columns: c = a b^T over the 64 channels of a head: a's 64 rows and b's 64 rows lie in tiles at these addresses.
+__device__ __forceinline__ void rows_by_columns(float (&c)[8][4], u32 a, u32 b) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) multiply_shared(c, descriptor(a + k * 32), descriptor(b + k * 32), k);
+}
+
+// weighted adds p (64 x 64, packed as A fragments) times the 64 rows of the tile at b to c.
+__device__ __forceinline__ void weighted(float (&c)[8][4], const u32 (&p)[4][4], u32 b) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) multiply<1>(c, p[k], descriptor(b + k * 2048), 1);
+}
+
+// packed turns a 64 x 64 accumulator into A fragments.
+__device__ __forceinline__ void packed(u32 (&p)[4][4], const float (&s)[8][4]) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        p[k][0] = pack2<elem>(s[2 * k][0], s[2 * k][1]);
+        p[k][1] = pack2<elem>(s[2 * k][2], s[2 * k][3]);
+        p[k][2] = pack2<elem>(s[2 * k + 1][0], s[2 * k + 1][1]);
+        p[k][3] = pack2<elem>(s[2 * k + 1][2], s[2 * k + 1][3]);
+    }
+}
+
+// raise masks s (64 queries from t0, 64 keys from c0), finds each row's new top, and fades o and sum to it.
+// A thread's rows are g and g+8 of its warp's 16.
+__device__ __forceinline__ void raise(float (&s)[8][4], float (&o)[8][4], float (&top)[2], float (&sum)[2], int t0, int c0,
+                                      float k2) {
+    int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, w0 = t0 + (int)(threadIdx.x >> 5) * 16;
+    if (c0 + 63 > w0)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (c0 + j * 8 + q * 2 + (i & 1) > w0 + g + (i >> 1) * 8) s[j][i] = -INFINITY_F;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float t = top[i];
+#pragma unroll
+        for (int j = 0; j < 8; j++) t = fmaxf(t, fmaxf(s[j][2 * i], s[j][2 * i + 1]));
+        t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 1));
+        t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 2));
+        float fade = exp2f((top[i] - t) * k2);
+        top[i] = t;
+        sum[i] *= fade;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            o[j][2 * i] *= fade;
+            o[j][2 * i + 1] *= fade;
+        }
+    }
+}
+
+// weights turns s into exp(s - top), times dropout's factors, packed as A fragments, and adds their row sums.
+template <bool DROP>
+__device__ __forceinline__ void weights(u32 (&p)[4][4], float (&s)[8][4], const float (&top)[2], float (&sum)[2], int t0, int c0,
+                                        float k2, int h, int T, const Dropper &dropper) {
+    int lane = threadIdx.x & 31, q = lane & 3, r0 = t0 + (int)(threadIdx.x >> 5) * 16 + (lane >> 2);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float shift = top[i] * k2;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float p0 = exp2f(s[j][2 * i] * k2 - shift), p1 = exp2f(s[j][2 * i + 1] * k2 - shift);
+            sum[i] += p0 + p1;
+            if (DROP) {
+                float2 f = factor2(dropper, (u32)((h * T + r0 + i * 8) * T + c0 + j * 8 + q * 2));
+                p0 *= f.x;
+                p1 *= f.y;
+            }
+            s[j][2 * i] = p0;
+            s[j][2 * i + 1] = p1;
+        }
+    }
+    packed(p, s);
+}
+
+// One warpgroup does 128 queries as two halves of 64: one half's products run during the other's exponentials.
+template <bool DROP>
+__device__ __forceinline__ void forward(elem *out, float *lse, const elem *qkv, int T, int NH, int hs, float scale,
+                                        const Dropout &drop) {
+    extern __shared__ __align__(1024) char shared[];
+    u32 base = shared_address(shared);
+    const u32 QB = 128 * 128, KB = 64 * 128;
+    Tile<64> Q = {base};
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
+    int h = blockIdx.y, b = blockIdx.z, q0 = (int)(gridDim.x - 1 - blockIdx.x) * 128;
+    long long C = (long long)NH * hs, stride = 3 * C;
+    const elem *src = qkv + (long long)b * T * stride + h * hs;
+    int blocks = (min(T, q0 + 128) + 63) / 64, shared_blocks = (min(T, q0 + 64) + 63) / 64; // of the second half, of both
+
+    auto fetch = [&](int kb) {
+        u32 at = base + QB + (kb & 1) * 2 * KB;
+        load_rows<64, 64, 128>(Tile<64>{at}, src + C, stride, kb * 64, T, hs);
+        load_rows<64, 64, 128>(Tile<64>{at + KB}, src + 2 * C, stride, kb * 64, T, hs);
+        copy_commit();
+    };
+    load_rows<64, 128, 128>(Q, src, stride, q0, T, hs);
+    fetch(0);
+    float o[2][8][4] = {}, top[2][2], sum[2][2] = {};
+    top[0][0] = top[0][1] = top[1][0] = top[1][1] = -INFINITY_F;
+    float k2 = scale * LOG2E;
+    Dropper dropper(drop, b);
+    for (int kb = 0; kb < shared_blocks; kb++) {
+        copy_wait<0>();
+        visible();
+        __syncthreads();
+        u32 K = base + QB + (kb & 1) * 2 * KB, V = K + KB, p0[4][4], p1[4][4];
+        float s0[8][4], s1[8][4];
+        fence();
+        rows_by_columns(s0, base, K);
+        rows_by_columns(s1, base + KB, K);
+        commit();
+        if (kb + 1 < blocks) fetch(kb + 1);
+        wait<0>();
+        settled(s0);
+        settled(s1);
+        raise(s0, o[0], top[0], sum[0], q0, kb * 64, k2);
+        raise(s1, o[1], top[1], sum[1], q0 + 64, kb * 64, k2);
+        weights<DROP>(p0, s0, top[0], sum[0], q0, kb * 64, k2, h, T, dropper);
+        fence();
+        weighted(o[0], p0, V);
+        commit();
+        weights<DROP>(p1, s1, top[1], sum[1], q0 + 64, kb * 64, k2, h, T, dropper);
+        fence();
+        weighted(o[1], p1, V);
+        commit();
+        wait<0>();
+        settled(o[0]);
+        settled(o[1]);
+    }
+    if (blocks > shared_blocks) { // the keys that only the second half sees
+        int kb = shared_blocks;
+        copy_wait<0>();
+        visible();
+        __syncthreads();
+        u32 K = base + QB + (kb & 1) * 2 * KB, p1[4][4];
+        float s1[8][4];
+        fence();
+        rows_by_columns(s1, base + KB, K);
+        commit();
+        wait<0>();
+        settled(s1);
+        raise(s1, o[1], top[1], sum[1], q0 + 64, kb * 64, k2);
+        weights<DROP>(p1, s1, top[1], sum[1], q0 + 64, kb * 64, k2, h, T, dropper);
+        fence();
+        weighted(o[1], p1, K + KB);
+        commit();
+        wait<0>();
+        settled(o[1]);
+    }
+    __syncthreads(); // every warp's products have read Q: its place holds the results now
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        float inv[2];
+        int t0 = q0 + m * 64 + warp * 16;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float l = sum[m][i];
+            l += __shfl_xor_sync(0xffffffffu, l, 1);
+            l += __shfl_xor_sync(0xffffffffu, l, 2);
+            inv[i] = 1.0f / l;
+            int t = t0 + g + i * 8;
+            if (q == 0 && t < T) lse[((long long)b * NH + h) * T + t] = top[m][i] * scale + logf(l);
+        }
+        store_rows<64>(out + (long long)b * T * C + h * hs, C, Q, m * 64 + warp * 16, t0, T, hs, o[m], inv[0], inv[1]);
+    }
+}
+
+// dk and dv of 64 keys; queries come 64 at a time.
+template <bool DROP>
+__device__ __forceinline__ void backward_kv(elem *dqkv, const elem *dout, const elem *qkv, const float *lse,
+                                            const float *delta, int T, int NH, int hs, float scale, const Dropout &drop) {
+    extern __shared__ __align__(1024) char shared[];
+    u32 base = shared_address(shared);
+    const u32 TB = 64 * 128; // bytes of a tile: K, V, then two buffers of Q and dout
+    float *stats = reinterpret_cast<float *>(shared + 6 * TB);
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
+    int h = blockIdx.y, b = blockIdx.z, k0 = blockIdx.x * 64, row0 = warp * 16;
+    long long C = (long long)NH * hs, stride = 3 * C;
+    const elem *src = qkv + (long long)b * T * stride + h * hs, *dsrc = dout + (long long)b * T * C + h * hs;
+    const float *lse0 = lse + ((long long)b * NH + h) * T, *delta0 = delta + ((long long)b * NH + h) * T;
+
+    auto fetch = [&](int t0, int buffer) {
+        u32 at = base + (2 + buffer * 2) * TB;
+        load_rows<64, 64, 128>(Tile<64>{at}, src, stride, t0, T, hs);
+        load_rows<64, 64, 128>(Tile<64>{at + TB}, dsrc, C, t0, T, hs);
+        copy_commit();
+        int i = threadIdx.x & 63, t = t0 + i;
+        if (threadIdx.x < 64) stats[buffer * 128 + i] = t < T ? lse0[t] * LOG2E : INFINITY_F;
+        else stats[buffer * 128 + 64 + i] = t < T ? delta0[t] : 0.0f;
+    };
+    load_rows<64, 64, 128>(Tile<64>{base}, src + C, stride, k0, T, hs);
+    load_rows<64, 64, 128>(Tile<64>{base + TB}, src + 2 * C, stride, k0, T, hs);
+    fetch(k0, 0);
+    float dk[8][4] = {}, dv[8][4] = {};
+    float k2 = scale * LOG2E;
+    Dropper dropper(drop, b);
+    int buffer = 0;
+    for (int t0 = k0; t0 < T; t0 += 64, buffer ^= 1) {
+        copy_wait<0>();
+        visible();
+        __syncthreads();
+        u32 Q = base + (2 + buffer * 2) * TB, O = Q + TB;
+        const float *st = stats + buffer * 128;
+        float s[8][4], dp[8][4];
+        fence();
+        rows_by_columns(s, base, Q);
+        commit();
+        rows_by_columns(dp, base + TB, O);
+        commit();
+        if (t0 + 64 < T) fetch(t0 + 64, buffer ^ 1);
+        wait<1>();
+        settled(s);
+        bool mask = t0 == k0;
+        float kept[DROP ? 8 : 1][4]; // dropout's factors, drawn once
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float2 l = *reinterpret_cast<const float2 *>(st + j * 8 + q * 2);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int t = t0 + j * 8 + q * 2 + (i & 1), key = k0 + row0 + g + (i >> 1) * 8;
+                s[j][i] = exp2f(s[j][i] * k2 - (i & 1 ? l.y : l.x));
+                if (mask && key > t) s[j][i] = 0.0f;
+                if (DROP) kept[DROP ? j : 0][i] = dropper.factor_at((u32)((h * T + t) * T + key));
+            }
+        }
+        u32 p[4][4], d[4][4];
+        if (DROP) {
+            float dropped[8][4];
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) dropped[j][i] = s[j][i] * kept[DROP ? j : 0][i];
+            packed(p, dropped);
+        } else {
+            packed(p, s);
+        }
+        wait<0>();
+        settled(dp);
+        fence();
+        weighted(dv, p, O);
+        commit();
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float2 e = *reinterpret_cast<const float2 *>(st + 64 + j * 8 + q * 2);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float f = DROP ? dp[j][i] * kept[DROP ? j : 0][i] : dp[j][i];
+                dp[j][i] = s[j][i] * (f - (i & 1 ? e.y : e.x));
+            }
+        }
+        packed(d, dp);
+        fence();
+        weighted(dk, d, Q);
+        commit();
+        wait<0>();
+        settled(dk);
+        settled(dv);
+    }
+    __syncthreads();
+    elem *dst = dqkv + (long long)b * T * stride + h * hs;
+    store_rows<64>(dst + C, stride, Tile<64>{base}, row0, k0 + row0, T, hs, dk, scale, scale);
+    store_rows<64>(dst + 2 * C, stride, Tile<64>{base + TB}, row0, k0 + row0, T, hs, dv, 1.0f, 1.0f);
+}
+
+// dq of 64 queries; keys come 64 at a time.
+template <bool DROP>
+__device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const elem *qkv, const float *lse,
+                                           const float *delta, int T, int NH, int hs, float scale, const Dropout &drop) {
+    extern __shared__ __align__(1024) char shared[];
+    u32 base = shared_address(shared);
+    const u32 TB = 64 * 128; // Q, dout, then two buffers of K and V
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
+    int h = blockIdx.y, b = blockIdx.z, q0 = (int)(gridDim.x - 1 - blockIdx.x) * 64, row0 = warp * 16;
+    long long C = (long long)NH * hs, stride = 3 * C;
+    const elem *src = qkv + (long long)b * T * stride + h * hs, *dsrc = dout + (long long)b * T * C + h * hs;
+    int blocks = (min(T, q0 + 64) + 63) / 64;
+
+    auto fetch = [&](int kb) {
+        u32 at = base + (2 + (kb & 1) * 2) * TB;
+        load_rows<64, 64, 128>(Tile<64>{at}, src + C, stride, kb * 64, T, hs);
+        load_rows<64, 64, 128>(Tile<64>{at + TB}, src + 2 * C, stride, kb * 64, T, hs);
+        copy_commit();
+    };
+    load_rows<64, 64, 128>(Tile<64>{base}, src, stride, q0, T, hs);
+    load_rows<64, 64, 128>(Tile<64>{base + TB}, dsrc, C, q0, T, hs);
+    fetch(0);
+    float l[2], e[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int t = q0 + row0 + g + i * 8;
+        long long at = ((long long)b * NH + h) * T + t;
+        l[i] = t < T ? lse[at] * LOG2E : INFINITY_F;
+        e[i] = t < T ? delta[at] : 0.0f;
+    }
+    float dq[8][4] = {};
+    float k2 = scale * LOG2E;
+    Dropper dropper(drop, b);
+    for (int kb = 0; kb < blocks; kb++) {
+        copy_wait<0>();
+        visible();
+        __syncthreads();
+        u32 K = base + (2 + (kb & 1) * 2) * TB, V = K + TB;
+        float s[8][4], dp[8][4];
+        fence();
+        rows_by_columns(s, base, K);
+        commit();
+        rows_by_columns(dp, base + TB, V);
+        commit();
+        if (kb + 1 < blocks) fetch(kb + 1);
+        wait<1>();
+        settled(s);
+        bool mask = kb == blocks - 1;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[j][i] = exp2f(s[j][i] * k2 - l[i >> 1]);
+                if (mask && kb * 64 + j * 8 + q * 2 + (i & 1) > q0 + row0 + g + (i >> 1) * 8) s[j][i] = 0.0f;
+            }
+        wait<0>();
+        settled(dp);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int t = q0 + row0 + g + (i >> 1) * 8, key = kb * 64 + j * 8 + q * 2 + (i & 1);
+                float f = DROP ? dp[j][i] * dropper.factor_at((u32)((h * T + t) * T + key)) : dp[j][i];
+                dp[j][i] = s[j][i] * (f - e[i >> 1]);
+            }
+        u32 d[4][4];
+        packed(d, dp);
+        fence();
+        weighted(dq, d, K);
+        commit();
+        wait<0>();
+        settled(dq);
+    }
+    __syncthreads();
+    store_rows<64>(dqkv + (long long)b * T * stride + h * hs, stride, Tile<64>{base}, row0, q0 + row0, T, hs, dq, scale, scale);
+}
+
+} // namespace hopper
