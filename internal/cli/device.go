@@ -1,27 +1,57 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/cpu"
 	"github.com/snugml/snug/internal/cpu/kernel"
+	"github.com/snugml/snug/internal/cuda"
 	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/train"
 )
 
 // openDevice is the device that the settings name; left unset it is the GPU where there is a usable one, else the CPU.
-func openDevice(c *config.Config) (train.Device, error) {
-	kind, _, _ := strings.Cut(c.Device, ":")
-	switch {
-	case !c.IsSet("device") || kind == "cpu":
+func openDevice(ctx context.Context, c *config.Config) (train.Device, error) {
+	kind, number, _ := strings.Cut(c.Device, ":")
+	if !c.IsSet("device") {
+		kind = "cpu"
+		if here, ok := deviceHere(ctx); ok && here.BF16() {
+			kind, number = "cuda", strconv.Itoa(here.Index)
+		}
+	}
+	switch kind {
+	case "cpu":
 		return cpuDevice(c)
-	case kind == "cuda":
-		return train.Device{}, &exitError{ExitNoDevice, fmt.Errorf("device %s: snug trains on the CPU only so far: use --device=cpu", c.Device)}
+	case "cuda":
+		return cudaDevice(c, number)
 	}
 	return train.Device{}, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
+}
+
+// cudaDevice is a GPU by its number, the first where none is given.
+func cudaDevice(c *config.Config, number string) (train.Device, error) {
+	var o cuda.Options
+	if number != "" {
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 0 {
+			return train.Device{}, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
+		}
+		o.Ordinal = n
+	}
+	d, _, err := train.OpenCUDA(c, o)
+	var fit *train.FitError
+	switch {
+	case errors.As(err, &fit):
+		return d, &exitError{ExitDoesNotFit, err}
+	case err != nil:
+		return d, &exitError{ExitNoDevice, fmt.Errorf("%w: --device=cpu trains without a GPU", err)}
+	}
+	return d, nil
 }
 
 // cpuDevice is the processor. It stores float32; bfloat16, the default, is what its matmuls round their factors to

@@ -21,6 +21,7 @@ import (
 	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/term"
 	"github.com/snugml/snug/internal/torch"
+	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/train"
 	"github.com/snugml/snug/internal/units"
 )
@@ -213,10 +214,7 @@ func planSnug(d *oom.Diagnosis) {
 	f := &d.Fixes[i]
 	outcome, _ := d.Simulated()
 	c := *d.Config
-	policy, err := train.CUDADTypes(c.DType)
-	if err == nil {
-		err = train.Refuse(&c)
-	}
+	policy, err := train.DTypes(trace.DType(c.DType)), train.Refuse(&c)
 	micro := c.BatchSize
 	if best := bestFix(d); best >= 0 {
 		if b, ok := d.Fixes[best].Changes["batch_size"].(int); ok {
@@ -231,7 +229,7 @@ func planSnug(d *oom.Diagnosis) {
 			break
 		}
 		c.MicroBatch, c.Recompute = try.micro, try.recompute
-		_, layout, none := train.Choose(gpt.Model(c.Model()), &c, policy, train.CUDACosts, func(*program.Op) units.Bytes { return 0 }, d.Room)
+		_, layout, none := train.Choose(gpt.Model(c.Model()), &c, policy, train.GPUCosts, func(*program.Op) units.Bytes { return 0 }, d.Room)
 		if none != nil {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/cuda"
 	"github.com/snugml/snug/internal/fit"
 	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/gpu"
@@ -14,8 +15,9 @@ import (
 	"github.com/snugml/snug/internal/units"
 )
 
-// cudaContext is what a bare CUDA context takes on an H200 (driver 580); smaller cards take less.
-const cudaContext = 532 * units.MiB
+// cudaContext is what the context, snug's kernels and cuBLASLt's take beside the arena on an H200 (driver 580), rounded up;
+// smaller cards take less.
+const cudaContext = 544 * units.MiB
 
 // nativeTarget is where snug's own engine would run, and what it would store and pay there.
 type nativeTarget struct {
@@ -39,7 +41,8 @@ func onCPU(c *config.Config) (nativeTarget, error) {
 
 // nativePlan is what snug's own engine takes: the fastest policy that fits, and the runners-up.
 func nativePlan(o planOptions, t fit.Target) (*planReport, error) {
-	n := nativeTarget{Target: t, dtypes: train.DTypes(trace.DType(o.config.DType)), costs: train.GPUCosts, context: cudaContext}
+	n := nativeTarget{Target: t, dtypes: train.DTypes(trace.DType(o.config.DType)), costs: train.GPUCosts, context: cudaContext,
+		scratch: cuda.Target{Major: t.Card.Capability().Major, Blas: true}.Scratch}
 	if o.config.IsSet("device") && o.config.Device == "cpu" || t.Limit == 0 {
 		var err error
 		if n, err = onCPU(&o.config); err != nil {

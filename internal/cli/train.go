@@ -80,7 +80,7 @@ func runTrain(ctx context.Context, io *term.IO, o trainOptions) error {
 			return err
 		}
 	}
-	device, err := openDevice(&o.config)
+	device, err := openDevice(ctx, &o.config)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func (d *Device) ProcessMemory() (used units.Bytes, ok bool) {
 }
 
 // blasCode is what cuBLASLt's own kernels take on the device once they are loaded, beside its workspace.
-const blasCode = 96 * units.MiB
+const blasCode = 32 * units.MiB
 
 // Overhead is what the process takes beside the arena: the context and every module that dtype's steps use, which it
 // loads, as measured; and what the library will load. free is what is left on the device.

@@ -24,9 +24,9 @@ type Costs struct {
 // work counts a little. Beyond a few thousand tokens a micro-batch only leaves the caches.
 var CPUCosts = Costs{Tokens: 2048, Overhead: 24, Recompute: [5]float64{0, 0.01, 0.02, 0.12, 0.26}, Logits: 256 * units.MiB}
 
-// GPUCosts: the overhead is what the libraries' matmuls and attention lose with few tokens on an H200
-// (755,000 tok/s with 65,536 tokens at once, 550,000 with 8,192, 414,000 with 4,096).
-var GPUCosts = Costs{Tokens: 65536, Overhead: 3200, Recompute: [5]float64{0, 0.01, 0.02, 0.11, 0.25}, Logits: units.GiB}
+// GPUCosts is measured on an H200 with GPT-2 124M (docs/performance.md): micro-batches of 2,048 to 65,536 tokens follow
+// 1 + 1100/tokens, and a layer that recomputes everything costs a fifth of its step.
+var GPUCosts = Costs{Tokens: 65536, Overhead: 1100, Recompute: [5]float64{0, 0.008, 0.02, 0.11, 0.20}, Logits: units.GiB}
 
 // FitError says that no policy fits the limit.
 type FitError struct {
