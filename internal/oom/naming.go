@@ -201,17 +201,21 @@ func vocabularies(run *Run) []int {
 	return []int{50304, 50257, 32000, 30522, 128256, 151936, 151936, 250880, 32128, 50265, 50432, 100352, 256000, 152064, 32768, 49152}
 }
 
-// byArithmetic names a tensor by its size alone: tokens x vocabulary where the calls speak of a loss or a head,
-// heads x T x T where they speak of attention.
+// byArithmetic names a tensor by its size alone: tokens x vocabulary where GPT-2's vocabulary is at work and the calls
+// speak of a loss or a head, heads x T x T where they speak of attention.
 func byArithmetic(f *Failure, size Size, run *Run, s *simulation) (Tensor, bool) {
-	loss, attention := false, false
-	for _, call := range f.Trace[max(0, len(f.Trace)-4):] {
+	loss, attention, gpt2 := false, false, run.Trainer == "nanogpt" || s != nil || run.Setting("vocab_size") != ""
+	for i, call := range f.Trace {
 		text := strings.ToLower(call.Func + " " + call.Code + " " + call.Path)
-		loss = loss || strings.Contains(text, "cross_entropy") || strings.Contains(text, "lm_head") || strings.Contains(text, "logits") || strings.Contains(text, "log_softmax")
-		attention = attention || strings.Contains(text, "attn") || strings.Contains(text, "attention") || strings.Contains(text, "scores")
+		gpt2 = gpt2 || strings.Contains(text, "gpt2")
+		if i < len(f.Trace)-4 {
+			continue
+		}
+		loss = loss || lossExpr().MatchString(text)
+		attention = attention || attentionExpr().MatchString(text)
 	}
-	if loss || len(f.Trace) == 0 && (run.Trainer == "nanogpt" || s != nil) {
-		for _, v := range vocabularies(run) {
+	if gpt2 && (loss || len(f.Trace) == 0) {
+		for _, v := range vocabularies(run)[:min(2, len(vocabularies(run)))] {
 			for _, d := range []trace.DType{trace.BFloat16, trace.Float32} {
 				if tokens, ok := tokensFor(size, int64(v)*d.Size()); ok {
 					return Tensor{"logits", []int{int(tokens), v}, Name(d), units.Bytes(tokens * int64(v) * d.Size()), Likely}, true
@@ -225,13 +229,25 @@ func byArithmetic(f *Failure, size Size, run *Run, s *simulation) (Tensor, bool)
 	return Tensor{}, false
 }
 
-// tokensFor is the number of rows of that many bytes that print as size: a multiple of 64, as batches of text are.
+var (
+	lossExpr      = lazy(`cross_entropy|lm_head|logits|log_softmax`)
+	attentionExpr = lazy(`attn|attention|scores`)
+)
+
+// tokensFor is the number of rows of that many bytes that print as size. Batches of text are round numbers of tokens;
+// the coarser the print, the rounder they must be, or every size would fit.
 func tokensFor(size Size, row int64) (int64, bool) {
-	const step = 64
 	var conf torch.AllocConf
-	for tokens := int64(size.Bytes) / row / step * step; tokens >= step && tokens+2*step > int64(size.Bytes)/row; tokens -= step {
-		if size.Holds(conf.Asked(units.Bytes(tokens * row))) {
+	const granule = 2 * units.MiB // PyTorch asks for whole ones
+	step := int64(64)
+	for span := int64(size.High-size.Low+granule) / row; step < 8*span; {
+		step *= 2
+	}
+	for tokens := int64(size.High) / row / step * step; tokens >= step; tokens -= step {
+		if asked := conf.Asked(units.Bytes(tokens * row)); size.Holds(asked) {
 			return tokens, true
+		} else if asked < size.Low {
+			return 0, false
 		}
 	}
 	return 0, false
