@@ -195,7 +195,7 @@ func (w *sampler) describe() string {
 	m := w.state.Model
 	text := fmt.Sprintf("%.2fM parameters, block %d", float64(m.Params(true))/1e6, m.BlockSize)
 	if w.state.IterNum > 0 {
-		text += fmt.Sprintf(", iteration %d, best val loss %.4f", w.state.IterNum, w.state.BestValLoss)
+		text += fmt.Sprintf(", iteration %d, val loss %.4f", w.state.IterNum, w.state.BestValLoss)
 	}
 	return text
 }

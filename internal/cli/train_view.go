@@ -10,6 +10,7 @@ import (
 
 	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/metrics"
+	"github.com/snugml/snug/internal/plot"
 	"github.com/snugml/snug/internal/runs"
 	"github.com/snugml/snug/internal/term"
 	"github.com/snugml/snug/internal/trace"
@@ -189,8 +190,10 @@ func count(n int) string {
 // end draws the curve and shows the result.
 func (v *trainView) end() error {
 	c := &v.run.Config
+	var curve *plot.Chart
 	if !c.EvalOnly {
-		if _, err := metrics.Draw(c.OutDir, "loss of "+c.OutDir); err != nil {
+		var err error
+		if curve, err = metrics.Draw(c.OutDir, "loss of "+c.OutDir); err != nil {
 			return err
 		}
 	}
@@ -200,6 +203,7 @@ func (v *trainView) end() error {
 	if c.EvalOnly {
 		return nil
 	}
+	showCurve(v.io.Out, curve)
 	r := v.result()
 	fmt.Fprintf(v.io.Out, "%s iterations in %s, %s tok/s; %s bytes planned, %s taken\n", count(r.Iterations),
 		units.Duration(time.Duration(r.Seconds*float64(time.Second))), count(int(r.TokensPerS)), count(int(r.Planned)), count(int(r.Taken)))
@@ -233,4 +237,14 @@ func (v *trainView) close() {
 	if v.runs != "" {
 		_ = runs.Withdraw(v.runs, os.Getpid()) // a file whose process has ended counts for nothing anyway
 	}
+}
+
+// showCurve draws a curve where a person watches, as wide as the terminal but no wider than is read at a glance.
+func showCurve(out *term.Stream, c *plot.Chart) {
+	if !out.TTY {
+		return
+	}
+	colours := []term.Style{term.Cyan, term.Yellow}
+	fmt.Fprint(out, c.Text(plot.Style{Width: min(out.Width, 100), Height: 14, UTF8: out.UTF8,
+		Paint: func(i int, text string) string { return out.Paint(colours[i%len(colours)], text) }}))
 }
