@@ -174,6 +174,11 @@ func (x *Executor) Floats(id program.ID, dst []float32) error {
 	return nil
 }
 
+// View is a float32 tensor itself, for those who would only copy it.
+func (x *Executor) View(id program.ID) []float32 {
+	return slice[float32](x, program.Arg{ID: id, Len: x.layout.Tensors[id].Len()})
+}
+
 func (x *Executor) fits(verb string, id program.ID, d trace.DType, n int) error {
 	if x.layout == nil {
 		return errors.New(verb + ": no program is loaded")

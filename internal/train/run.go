@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/snugml/snug/internal/checkpoint"
 	"github.com/snugml/snug/internal/config"
@@ -156,13 +157,22 @@ func (r *Run) fill() error {
 	return r.restore()
 }
 
+// viewer is an executor whose tensors can be read and written in place: host memory holds no second copy of any.
+type viewer interface {
+	View(id program.ID) []float32
+}
+
 // initialise draws the parameters as nanoGPT does.
 func (r *Run) initialise() error {
-	buf := make([]float32, r.largest())
+	var buf []float32
 	for i, p := range r.Step.Params {
-		v := buf[:p.Len()]
-		p.Initial(v, i, uint64(r.Config.Seed))
-		if err := r.set(p, v); err != nil {
+		if x, ok := r.Exec.(viewer); ok && p.Master == program.None {
+			p.Initial(x.View(p.Weight), i, uint64(r.Config.Seed))
+			continue
+		}
+		buf = slices.Grow(buf[:0], p.Len())[:p.Len()]
+		p.Initial(buf, i, uint64(r.Config.Seed))
+		if err := r.set(p, buf); err != nil {
 			return err
 		}
 	}
@@ -178,14 +188,6 @@ func (r *Run) set(p gpt.Param, v []float32) error {
 		return nil
 	}
 	return r.Exec.SetFloats(p.Master, v)
-}
-
-func (r *Run) largest() int {
-	n := 0
-	for _, p := range r.Step.Params {
-		n = max(n, p.Len())
-	}
-	return n
 }
 
 // Close gives back what the run holds. The executor is its owner's.

@@ -179,7 +179,7 @@ func plain(m map[string]any) map[string]any {
 	return m
 }
 
-// floats writes a tensor of the executor as little-endian float32, through one buffer that all tensors share.
+// floats writes a tensor of the executor as little-endian float32: in place, or through one buffer that all tensors share.
 type floats struct {
 	exec program.Executor
 	id   program.ID
@@ -188,13 +188,19 @@ type floats struct {
 }
 
 func (f *floats) WriteTo(w io.Writer) (int64, error) {
-	*f.buf = slices.Grow((*f.buf)[:0], f.n)[:f.n]
-	if err := f.exec.Floats(f.id, *f.buf); err != nil {
-		return 0, err
+	var v []float32
+	if x, ok := f.exec.(viewer); ok {
+		v = x.View(f.id)
+	} else {
+		*f.buf = slices.Grow((*f.buf)[:0], f.n)[:f.n]
+		v = *f.buf
+		if err := f.exec.Floats(f.id, v); err != nil {
+			return 0, err
+		}
 	}
 	var bytes [1 << 14]byte
 	var written int64
-	for v := *f.buf; len(v) > 0; {
+	for len(v) > 0 {
 		n := min(len(v), len(bytes)/4)
 		for i, x := range v[:n] {
 			binary.LittleEndian.PutUint32(bytes[4*i:], math.Float32bits(x))
