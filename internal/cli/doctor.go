@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -81,6 +82,8 @@ func newDoctor(io *term.IO) *cobra.Command {
 func (o *doctorOptions) arguments(args []string) error {
 	for i, a := range args {
 		switch {
+		case o.patch != "" && filepath.Base(a) == "train.py": // --patch train.py
+			o.patch = a
 		case strings.HasSuffix(a, ".py"):
 			o.files = append(o.files, a)
 		case i == 0:

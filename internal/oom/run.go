@@ -113,7 +113,7 @@ var notes = []note{
 	{"expandable_segments", `(?:export |\$ ?|^\s*|set |env )(PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF=['"]?)([\w:,.]+)`, func(r *Run, m []string) { r.AllocConf = m[2] }, false},
 	{"expandable_segments", `environ\[['"]PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF['"]\]\s*=\s*['"]([\w:,.]+)`, func(r *Run, m []string) { r.AllocConf = m[1] }, false},
 	{"max_split_size_mb:", `PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF=['"]?([\w:,.]+)`, func(r *Run, m []string) { r.AllocConf = m[1] }, false},
-	{"torch", `(?i)(?:py)?torch(?: version)?\s*(?:==|:|-|=|\s)\s*v?(\d+\.\d+(?:\.\d+)?(?:[a-z]\w*|\+\w+)?)`, func(r *Run, m []string) { r.Torch = m[1] }, false},
+	{"torch", `(?i)(?:py)?torch(?: version)?\s*(?:==|:|-|=|\s)\s*v?([012]\.\d+(?:\.\d+)?(?:[a-z]\w*|\+\w+)?)`, func(r *Run, m []string) { r.Torch = m[1] }, false},
 	{"cuda used to build", `CUDA used to build PyTorch: ([\d.]+)`, func(r *Run, m []string) { r.CUDA = m[1] }, false},
 	{"gpu 0: ", `GPU 0: ((?:NVIDIA|GeForce|Tesla|Quadro|AMD)[\w \-/.]+)`, func(r *Run, m []string) { r.GPUName = strings.TrimSpace(m[1]) }, false},
 	{"geforce", smiExpr, smiName, false}, {"tesla", smiExpr, smiName, false}, {"nvidia a", smiExpr, smiName, false}, {"nvidia h", smiExpr, smiName, false},
@@ -125,6 +125,9 @@ var notes = []note{
 // overrideExpr is a setting on a command line, as nanoGPT writes it (--key=value) or as argparse does (--key value).
 var overrideExpr = lazy(`--([A-Za-z]\w*)(?:=|\s+)("[^"]*"|'[^']*'|[^\s-][^\s]*)`)
 
+// processesExpr is torchrun's number of processes on a machine.
+var processesExpr = lazy(`--nproc[_-]per[_-]node[= ](\d{1,5})`)
+
 // command keeps an echoed command line and the settings on it; what the program printed itself stands above it.
 func (r *Run) command(line, args string) {
 	const longest = 2000
@@ -132,6 +135,11 @@ func (r *Run) command(line, args string) {
 		return
 	}
 	r.Command = strings.TrimSpace(line)
+	if m := processesExpr().FindStringSubmatch(line); m != nil {
+		if n := number(m[1]); n != nil && *n <= 1<<16 {
+			r.Ranks = max(r.Ranks, *n)
+		}
+	}
 	known := strings.Contains(line, " train.py ")
 	for _, m := range overrideExpr().FindAllStringSubmatch(args, 64) {
 		if _, seen := r.Settings[m[1]]; !seen {
