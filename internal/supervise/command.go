@@ -34,12 +34,13 @@ var nanoGPT = Trainer{Name: "nanogpt", BatchFlag: "--batch_size", AccumFlag: "--
 // Command is a training command line that snug understands well enough to change.
 type Command struct {
 	Args    []string
-	Trainer *Trainer       // nil: snug doesn't know how to change it
-	Config  *config.Config // nanoGPT's settings as the command line gives them; nil for others
-	World   int            // processes under torchrun, else 1
-	Nodes   int            // machines under torchrun, else 1: the others are not in snug's hands
-	Notes   []string       // what could not be read, for the user
-	script  int            // index of the script in Args; its arguments follow
+	Trainer *Trainer        // nil: snug doesn't know how to change it
+	Config  *config.Config  // nanoGPT's settings as the command line gives them; nil for others
+	World   int             // processes under torchrun, else 1
+	Nodes   int             // machines under torchrun, else 1: the others are not in snug's hands
+	Notes   []string        // what could not be read, for the user
+	asked   map[string]bool // nanoGPT's keys that the user gave, on the command line or in a config file
+	script  int             // index of the script in Args; its arguments follow
 }
 
 // Parse reads a training command line. batchFlag and accumFlag name an unknown script's flags; "" leaves it to Parse.
@@ -143,12 +144,19 @@ func (c *Command) readNanoGPT() *config.Config {
 			}
 		}
 	}
+	asked := config.Default()
 	for _, a := range c.Args[c.script+1:] {
 		if key, value, ok := strings.Cut(strings.TrimPrefix(a, "--"), "="); ok {
 			note(cfg.SetLiteral(key, value))
+			_ = asked.SetLiteral(key, value) // noted already
 		} else {
 			note(cfg.LoadFile(a))
+			_ = asked.LoadFile(a) // noted already
 		}
+	}
+	c.asked = map[string]bool{}
+	for i := range config.Table {
+		c.asked[config.Table[i].Key] = asked.IsSet(config.Table[i].Key)
 	}
 	return &cfg
 }

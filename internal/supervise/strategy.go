@@ -177,6 +177,9 @@ func (p *planned) choose(c Conditions) (Setting, error) {
 		return Setting{}, err
 	}
 	for _, ch := range choices {
+		if p.overrides(ch) {
+			continue
+		}
 		s := p.setting(given, ch)
 		if s.Batch.Effective() != given.Effective() || s.Batch.Accum%p.cmd.World != 0 || p.tried[s.key()] {
 			continue
@@ -188,6 +191,16 @@ func (p *planned) choose(c Conditions) (Setting, error) {
 		return s, nil
 	}
 	return Setting{}, fmt.Errorf("no setting that keeps the effective batch of %d fits %s", given.Effective(), max(0, c.Limit).GiB())
+}
+
+// overrides says that a choice changes what the user asked for, the batch aside: somebody who turned the compiler off had a reason.
+func (p *planned) overrides(ch Choice) bool {
+	for key := range ch.Changes {
+		if key != "batch_size" && key != "gradient_accumulation_steps" && p.cmd.asked[key] {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *planned) setting(given Batch, ch Choice) Setting {

@@ -177,6 +177,9 @@ func (s *Supervisor) Run(ctx context.Context, first Setting, given *Prediction) 
 		if room := s.room(ctx); room > 0 && (facts.Limit == 0 || room < facts.Limit) {
 			facts.Limit = room
 		}
+		if facts.Limit > 0 && (s.Limit == 0 || facts.Limit < s.Limit) {
+			s.Limit = facts.Limit
+		}
 		next, err := s.state.strategy.next(setting, facts)
 		if err != nil {
 			sum.GaveUp = err.Error()
