@@ -33,8 +33,8 @@ type product struct {
 }
 
 const (
-	groupBytes = 640 << 10 // a group of panels: well inside the L2 cache
-	chunkBytes = 8 << 20   // packed panels of the larger factor at once
+	groupBytes = 1 << 20 // a group of panels: well inside the L2 cache
+	chunkBytes = 8 << 20 // packed panels of the larger factor at once
 )
 
 // cut says how a product is cut. The factor with fewer panels stays for a whole run of K, the other one flows through.

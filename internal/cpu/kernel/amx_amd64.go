@@ -51,7 +51,7 @@ func (t tiler) pairs(dst *byte, src *float32, stride uintptr) {
 // amxBF16 rounds both factors to bfloat16.
 func amxBF16() *Gemm {
 	t := tiler{1}
-	return &Gemm{Name: "amx-bf16", MR: 32, NR: 32, KR: groupK, Bytes: 2, KC: 1024, PackA: t.packA, PackB: t.packB, Multiply: multiplyBF16}
+	return &Gemm{Name: "amx-bf16", MR: 32, NR: 32, KR: groupK, Bytes: 2, KC: 512, PackA: t.packA, PackB: t.packB, Multiply: multiplyBF16}
 }
 
 // amxSplit is as accurate as float32: each factor is the exact sum of three bfloat16.
