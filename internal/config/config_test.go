@@ -142,6 +142,8 @@ func TestLoad(t *testing.T) {
 func TestLoadRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ src, want string }{
 		"loop":          {"while True:\n    pass\n", "x.py:1: more than 1000000 steps"},
+		"growth":        {"_x = [0]\nfor _i in range(100):\n    _x = _x + _x\n", ": more than 64 MiB of values"},
+		"load":          {"load('y.py', 'z')\n", "x.py:1: cannot load another file: a config file may use"},
 		"binary":        {"\x00\x01\xff", "x.py is not text"},
 		"syntax":        {"batch_size = = 3", "x.py:1: "},
 		"unknown key":   {"\nbatchsize = 3", "x.py:2: unknown key batchsize: did you mean batch_size"},
@@ -154,7 +156,6 @@ func TestLoadRefuses(t *testing.T) {
 		"open":          {"batch_size = open('/etc/passwd')", "x.py:1: undefined: open"},
 		"import":        {"import os", "x.py:1: cannot import os: a config file may use"},
 		"from":          {"from time import time", "x.py:1: cannot import time"},
-		"load":          {"load('y.py', 'z')", "x.py:1: "},
 		"nan":           {"dropout = float('nan')", "must be a finite number"},
 		"dtype":         {"dtype = 'int8'", "dtype must be one of float32, bfloat16, float16"},
 		"division":      {"batch_size = 8 / 0", "x.py:1: floating-point division by zero"},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/metrics"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,7 +25,9 @@ import (
 
 const (
 	maxFileBytes = 1 << 20   // a config file is a page of text
-	maxSteps     = 1_000_000 // Starlark's own steps: a loop without end stops within milliseconds
+	maxSteps     = 1_000_000 // Starlark's own steps: a loop without end stops within a second
+	maxMemory    = 64 << 20  // what a file's values may take: a list doubled a hundred times stops here
+	checkSteps   = 8         // steps between looks at the memory: a value grows by doublings
 )
 
 const allowed = "a config file may use assignments, arithmetic, strings, if, for, and 'import time' or 'import math'"
@@ -32,7 +35,7 @@ const allowed = "a config file may use assignments, arithmetic, strings, if, for
 // LoadFile reads one of nanoGPT's Python config files into c.
 //
 // The file is evaluated as Starlark over c's present values, so lr_decay_iters = max_iters works as it does in
-// nanoGPT. It can reach no file and no network, and stops after a million steps. Names that start with _ are the
+// nanoGPT. It can reach no file and no network, and stops after a million steps or at 64 MiB of values. Names that start with _ are the
 // file's own; every other name must be a key of Table. c is unchanged when the file is refused.
 func (c *Config) LoadFile(path string) error {
 	src, err := readConfig(path)
@@ -56,7 +59,7 @@ func (c *Config) Load(name string, src []byte) error {
 	globals := world(c, modules)
 	given := assigned(file)
 	thread := &starlark.Thread{Name: short, Print: func(*starlark.Thread, string) {}}
-	thread.SetMaxExecutionSteps(maxSteps)
+	bound(thread)
 	if err := starlark.ExecREPLChunk(file, thread, globals); err != nil {
 		return evalError(short, err)
 	}
@@ -71,6 +74,24 @@ func (c *Config) Load(name string, src []byte) error {
 	}
 	*c = next
 	return nil
+}
+
+// bound stops the thread after maxSteps, or when the program's heap has grown by maxMemory.
+func bound(thread *starlark.Thread) {
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(heap)
+	start := heap[0].Value.Uint64()
+	thread.SetMaxExecutionSteps(checkSteps)
+	thread.OnMaxSteps = func(thread *starlark.Thread) {
+		metrics.Read(heap)
+		switch {
+		case thread.Steps >= maxSteps:
+			thread.Cancel(fmt.Sprintf("more than %d steps: does a loop never end?", maxSteps))
+		case heap[0].Value.Uint64() > start+maxMemory:
+			thread.Cancel("more than 64 MiB of values: does one grow without end?")
+		}
+		thread.SetMaxExecutionSteps(thread.Steps + checkSteps)
+	}
 }
 
 // dialect is Starlark opened to what Python config files do at top level.
@@ -294,11 +315,11 @@ func evalError(name string, err error) error {
 				line = frame.Pos.Line
 			}
 		}
-		msg := ee.Msg
-		if strings.Contains(msg, "too many steps") {
-			msg = fmt.Sprintf("more than %d steps: does a loop never end?", maxSteps)
+		msg := strings.TrimPrefix(oneLine(ee.Msg), "Starlark computation cancelled: ")
+		if strings.HasPrefix(msg, "load not implemented") {
+			msg = "cannot load another file: " + allowed
 		}
-		return fmt.Errorf("%s:%d: %s", name, line, oneLine(msg))
+		return fmt.Errorf("%s:%d: %s", name, line, msg)
 	}
 	return parseError(name, err)
 }
