@@ -64,6 +64,7 @@ func Prepare(c config.Config, d Device) (r *Run, err error) {
 		return r, err
 	}
 	m := r.model()
+	r.noteModel(m)
 	if r.Set, err = data.Open(filepath.Join(c.DataDir, c.Dataset), m.BlockSize); err != nil {
 		return r, err
 	}
@@ -85,8 +86,6 @@ func Prepare(c config.Config, d Device) (r *Run, err error) {
 // Refuse reports a setting that snug cannot honour, and what to do instead.
 func Refuse(c *config.Config) error {
 	switch {
-	case c.WandbLog:
-		return errors.New("wandb_log=True: snug sends nothing anywhere: metrics.jsonl in out_dir has every iteration, tensorboard_log=True writes event files")
 	case c.MaxIters < 0:
 		return fmt.Errorf("max_iters is %d, it must be at least 0", c.MaxIters)
 	case c.DecayLr && c.LrDecayIters < c.WarmupIters:
@@ -101,6 +100,7 @@ var withoutEffect = []struct {
 	asked func(*config.Config) bool
 	says  string
 }{
+	{"wandb_log", func(c *config.Config) bool { return c.WandbLog }, "snug sends nothing anywhere; metrics.jsonl in out_dir has every iteration, tensorboard_log=True writes event files"},
 	{"compile", func(c *config.Config) bool { return c.Compile }, "snug's kernels are compiled already"},
 	{"backend", func(c *config.Config) bool { return true }, "a run is one process on one device, so nothing is sent between processes"},
 }
@@ -120,6 +120,26 @@ func (r *Run) model() gpt.Model {
 		m.BlockSize = min(m.BlockSize, c.BlockSize)
 	}
 	return m
+}
+
+// noteModel says which sizes were asked for and yield to the checkpoint's, as nanoGPT forces them.
+func (r *Run) noteModel(m gpt.Model) {
+	c := &r.Config
+	for _, f := range []struct {
+		key      string
+		own, has any
+	}{
+		{"n_layer", c.NLayer, m.NLayer},
+		{"n_head", c.NHead, m.NHead},
+		{"n_embd", c.NEmbd, m.NEmbd},
+		{"block_size", c.BlockSize, m.BlockSize},
+		{"vocab_size", c.VocabSize, m.VocabSize},
+		{"bias", c.Bias, m.Bias},
+	} {
+		if r.from != nil && c.IsSet(f.key) && f.own != f.has {
+			r.Notes = append(r.Notes, fmt.Sprintf("%s=%s has no effect: the checkpoint's is %s", f.key, config.Python(f.own), config.Python(f.has)))
+		}
+	}
 }
 
 func vocabSize(m *data.Meta) int {

@@ -153,7 +153,7 @@ func TestLoopIsNanoGPTs(t *testing.T) {
 // A setting that asks for what snug does otherwise is answered.
 func TestNoSettingIsSilentlyIgnored(t *testing.T) {
 	c := tiny(t, func(c *config.Config) {
-		for key, v := range map[string]any{"compile": true, "backend": "gloo"} {
+		for key, v := range map[string]any{"compile": true, "backend": "gloo", "wandb_log": true} {
 			if err := c.Set(key, v); err != nil {
 				t.Fatal(err)
 			}
@@ -166,8 +166,11 @@ func TestNoSettingIsSilentlyIgnored(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if notes := strings.Join(r.Notes, "; "); !strings.Contains(notes, "compile has no effect") || !strings.Contains(notes, "backend has no effect") {
-		t.Errorf("notes: %s", notes)
+	notes := strings.Join(r.Notes, "; ")
+	for _, want := range []string{"compile has no effect", "backend has no effect", "wandb_log has no effect: snug sends nothing anywhere; metrics.jsonl"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("notes %q, want %q", notes, want)
+		}
 	}
 }
 
@@ -284,7 +287,6 @@ func TestFaults(t *testing.T) {
 		change func(*config.Config)
 		want   string
 	}{
-		"wandb":         {func(c *config.Config) { c.WandbLog = true }, "metrics.jsonl"},
 		"no data":       {func(c *config.Config) { c.Dataset = "none" }, "snug prepare"},
 		"vocabulary":    {func(c *config.Config) { c.VocabSize = 9 }, "9"},
 		"no checkpoint": {func(c *config.Config) { c.InitFrom = "resume" }, "train first"},
