@@ -147,6 +147,12 @@ func TestEveryDamageIsNoticed(t *testing.T) {
 	}
 	damage := func(what string, at int, bad []byte) {
 		t.Helper()
+		if _, err := readNative(bytes.NewReader(bad), int64(len(bad)), false); !errors.Is(err, ErrDamaged) {
+			t.Fatalf("%s at byte %d of %d: %v", what, at, len(good), err)
+		}
+		if at%41 != 0 {
+			return
+		}
 		if err := os.WriteFile(path, bad, 0o666); err != nil {
 			t.Fatal(err)
 		}
@@ -188,6 +194,23 @@ func TestAMissingNewestFallsBackToThePrevious(t *testing.T) {
 	s := load(t, dir, Everything)
 	if s.IterNum != 1 || len(s.Warnings) != 1 {
 		t.Errorf("iteration %d, warnings %q", s.IterNum, s.Warnings)
+	}
+}
+
+// Where the file system has no links, renaming keeps the previous one.
+func TestThePreviousOneIsKeptWithoutLinks(t *testing.T) {
+	dir := t.TempDir()
+	blocked := filepath.Join(dir, PrevName+".tmp", "x") // a folder that is not empty, where the link would be
+	if err := os.MkdirAll(blocked, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for iter := range 3 {
+		save(t, dir, newState(tiny(true), iter))
+	}
+	for name, want := range map[string]int{Name: 2, PrevName: 1} {
+		if n := load(t, filepath.Join(dir, name), Everything).IterNum; n != want {
+			t.Errorf("%s is iteration %d, want %d", name, n, want)
+		}
 	}
 }
 

@@ -1,9 +1,12 @@
 package checkpoint
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/snugml/snug/internal/durable"
 )
 
 // Lock makes dir this run's own until unlock is called or the process ends, however it ends.
@@ -12,14 +15,12 @@ func Lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("lock out_dir: %w", err)
 	}
-	path := filepath.Join(dir, ".lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	unlock, err = durable.Lock(filepath.Join(dir, ".lock"))
+	if errors.Is(err, durable.ErrLocked) {
+		return nil, fmt.Errorf("another run is writing to %s: wait for it, or set another out_dir", dir)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock out_dir: %w", err)
 	}
-	if err := lockFile(f); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("another run is writing to %s: wait for it, or set another out_dir", dir)
-	}
-	return func() { f.Close() }, nil
+	return unlock, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/snugml/snug/internal/durable"
 	"github.com/snugml/snug/internal/units"
 )
 
@@ -41,13 +42,13 @@ func writeAside(path string, write func(io.Writer) error, ready func() error) er
 		err = ready()
 	}
 	if err == nil {
-		err = os.Rename(tmp, path)
+		err = durable.Rename(tmp, path)
 	}
 	if err != nil {
 		os.Remove(tmp)
 		return fmt.Errorf("save %s: %w after %s: free some space or set another out_dir; what was saved before is untouched", path, cause(err), units.Bytes(size))
 	}
-	return syncDir(filepath.Dir(path))
+	return nil
 }
 
 // cause drops the path of a *PathError, which would name the neighbour.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/durable"
 	"github.com/snugml/snug/internal/fit"
 	"github.com/snugml/snug/internal/term"
 	"github.com/snugml/snug/internal/torch"
@@ -150,17 +151,7 @@ func (p *planReport) writeConfig(o planOptions) error {
 
 // writeAside writes a file whole or not at all.
 func writeAside(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
+	if err := durable.WriteFile(path, data); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	return nil

@@ -3,9 +3,9 @@ package metrics
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 
+	"github.com/snugml/snug/internal/durable"
 	"github.com/snugml/snug/internal/plot"
 )
 
@@ -42,13 +42,7 @@ func Draw(dir, title string) (*plot.Chart, error) {
 		return nil, err
 	}
 	path := filepath.Join(dir, CurveName)
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b.Bytes(), 0o666); err != nil {
-		os.Remove(tmp)
-		return nil, fmt.Errorf("draw %s: %w", path, err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		os.Remove(tmp)
+	if err := durable.WriteFile(path, b.Bytes()); err != nil {
 		return nil, fmt.Errorf("draw %s: %w", path, err)
 	}
 	return c, nil

@@ -15,6 +15,7 @@ import (
 	"math"
 	"os"
 
+	"github.com/snugml/snug/internal/durable"
 	"github.com/snugml/snug/internal/units"
 )
 
@@ -91,7 +92,7 @@ func Resume(path string, iter int) (*Log, error) {
 		return nil, fmt.Errorf("go on with %s: %w", path, err)
 	}
 	old.Close() // Windows replaces no open file
-	if err := os.Rename(tmp, path); err != nil {
+	if err := durable.Rename(tmp, path); err != nil {
 		return nil, fmt.Errorf("go on with %s: %w", path, err)
 	}
 	return open(path)
