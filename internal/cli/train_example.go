@@ -47,7 +47,7 @@ func exampleFile(c *config.Config, path string) string {
 // showSample writes a text with the model that was just trained.
 func showSample(ctx context.Context, io *term.IO, o trainOptions) error {
 	c := config.DefaultFor(config.Sample)
-	for key, v := range map[string]any{"out_dir": o.config.OutDir, "start": o.prompt, "num_samples": 1, "max_new_tokens": 400} {
+	for key, v := range map[string]any{"out_dir": o.config.OutDir, "start": o.prompt, "num_samples": 1, "max_new_tokens": 400, "temperature": 0.6} {
 		if err := c.Set(key, v); err != nil {
 			return err
 		}

@@ -55,10 +55,10 @@ const (
 func Settings(c *config.Config) error {
 	for key, v := range map[string]any{
 		"out_dir": OutDir, "data_dir": OutDir, "dataset": Dataset,
-		"eval_interval": 250, "eval_iters": 20, "log_interval": 10,
+		"eval_interval": 300, "eval_iters": 20, "log_interval": 10,
 		"batch_size": 12, "gradient_accumulation_steps": 1, "block_size": 64,
 		"n_layer": 4, "n_head": 4, "n_embd": 128, "dropout": 0.0,
-		"learning_rate": 1e-3, "max_iters": 2000, "lr_decay_iters": 2000, "min_lr": 1e-4, "warmup_iters": 100, "beta2": 0.99,
+		"learning_rate": 3e-3, "max_iters": 3000, "lr_decay_iters": 3000, "min_lr": 1e-4, "warmup_iters": 100, "beta2": 0.99,
 	} {
 		if err := c.Set(key, v); err != nil {
 			return err

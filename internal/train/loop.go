@@ -91,6 +91,9 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.x, l.y = make([]int32, most*T), make([]int32, most*T)
 	c := &l.Config
 	saved := l.Iter
+	if l.Iter > c.MaxIters && !c.EvalOnly {
+		return nil // a finished run was resumed
+	}
 	for {
 		lr := LearningRate(c, l.Iter)
 		if (l.Iter%c.EvalInterval == 0 || c.EvalOnly) && l.Evaluated != l.Iter {

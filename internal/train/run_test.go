@@ -150,6 +150,28 @@ func TestLoopIsNanoGPTs(t *testing.T) {
 	}
 }
 
+// A finished run that is resumed does nothing, until max_iters is raised.
+func TestResumeOfAFinishedRun(t *testing.T) {
+	c := tiny(t, nil)
+	want, err := train(t, c, &recorder{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.InitFrom = "resume"
+	rec := &recorder{}
+	got, err := train(t, c, rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rec.iters)+len(rec.evals)+len(rec.saved) != 0 || !slices.Equal(got[0], want[0]) {
+		t.Errorf("%d iterations, %d estimates, %d checkpoints more", len(rec.iters), len(rec.evals), len(rec.saved))
+	}
+	c.MaxIters = 12
+	if _, err := train(t, c, rec); err != nil || len(rec.iters) != 2 || rec.iters[0].Iter != 11 {
+		t.Errorf("with max_iters=12: %v, %d iterations", err, len(rec.iters))
+	}
+}
+
 // A setting that asks for what snug does otherwise is answered.
 func TestNoSettingIsSilentlyIgnored(t *testing.T) {
 	c := tiny(t, func(c *config.Config) {

@@ -34,6 +34,9 @@ func (r *Run) openState() (err error) {
 		}
 		r.started = true
 		r.resumeProgress()
+		if r.Iter > c.MaxIters && !c.EvalOnly {
+			r.Notes = append(r.Notes, fmt.Sprintf("the run is done: %d iterations, max_iters is %d: raise max_iters to go on", r.Iter, c.MaxIters))
+		}
 	default:
 		if _, preset := config.Presets[c.InitFrom]; preset {
 			return fmt.Errorf("init_from=%s: snug downloads nothing: fetch model.safetensors of %s from Hugging Face, then set init_from to its path", c.InitFrom, c.InitFrom)
