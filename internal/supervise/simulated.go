@@ -1,6 +1,11 @@
 package supervise
 
 import (
+	"cmp"
+	"errors"
+	"slices"
+	"strconv"
+
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/fit"
 	"github.com/snugml/snug/internal/torch"
@@ -29,8 +34,12 @@ func (s Simulated) Predict(cfg config.Config, c Conditions) (Prediction, bool, e
 	return prediction(o), o.Fits && !o.Tight, nil
 }
 
-// Choices are fit's suggestions that a command line can carry and that leave training the same.
+// Choices are fit's suggestions that a command line can carry and that leave training the same, the fastest first and
+// the extra-safe ones last.
 func (s Simulated) Choices(cfg config.Config, c Conditions) ([]Choice, error) {
+	if c.World > 1 {
+		return s.divided(cfg, c)
+	}
 	o, target, err := s.try(cfg, c)
 	if err != nil {
 		return nil, err
@@ -39,6 +48,7 @@ func (s Simulated) Choices(cfg config.Config, c Conditions) ([]Choice, error) {
 	if err != nil {
 		return nil, err
 	}
+	slices.SortStableFunc(suggestions, func(a, b fit.Suggestion) int { return cmp.Compare(rank(a), rank(b)) })
 	var list []Choice
 	for _, sg := range suggestions {
 		if !sg.SameTraining || sg.Patch != "" || !sg.Outcome.Fits || sg.Outcome.Tight {
@@ -51,6 +61,37 @@ func (s Simulated) Choices(cfg config.Config, c Conditions) ([]Choice, error) {
 		list = append(list, choice)
 	}
 	return list, nil
+}
+
+// rank puts the extra-safe variants last.
+func rank(sg fit.Suggestion) int {
+	if sg.Safe {
+		return 1
+	}
+	return 0
+}
+
+// divided is for torchrun, where train.py asserts that accumulation is a multiple of the processes: the largest batch
+// that fits and keeps it so.
+func (s Simulated) divided(cfg config.Config, c Conditions) ([]Choice, error) {
+	whole := cfg.EffectiveBatch()
+	for b := cfg.BatchSize - 1; b >= 1; b-- {
+		if whole%b != 0 || whole/b%c.World != 0 {
+			continue
+		}
+		try := cfg
+		if err := errors.Join(try.Set("batch_size", b), try.Set("gradient_accumulation_steps", whole/b)); err != nil {
+			return nil, err
+		}
+		o, _, err := s.try(try, c)
+		if err != nil {
+			return nil, err
+		}
+		if o.Fits && !o.Tight {
+			return []Choice{{Changes: map[string]string{"batch_size": strconv.Itoa(b), "gradient_accumulation_steps": strconv.Itoa(whole / b)}, Prediction: prediction(o)}}, nil
+		}
+	}
+	return nil, nil
 }
 
 func prediction(o *fit.Outcome) Prediction {
