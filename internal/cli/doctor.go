@@ -339,5 +339,6 @@ func doctorJSON(d *oom.Diagnosis, l i18n.Lang) any {
 		Fixes   []fix          `json:"fixes"`
 		Budget  oom.Budget     `json:"budget"`
 		Unknown []string       `json:"unknown"`
-	}{d.Failure.Facts, d.Phase, d.Cause(), d.Tensor, settings, causes, fixes, d.Budget, asks}
+		Line    int64          `json:"line"` // where in the log the message stands
+	}{d.Failure.Facts, d.Phase, d.Cause(), d.Tensor, settings, causes, fixes, d.Budget, asks, d.Failure.Line}
 }

@@ -260,6 +260,7 @@ func (w *writer) notes(numeric bool) []string {
 	note(outcome == nil && d.Failure.Kind == oom.Device, "note.unsimulated")
 	note(d.Phase == oom.Eval && d.Config != nil, "note.eval_less")
 	note(outcome != nil && d.Config.Compile, "note.compile_mode")
+	note(d.Run.SlowAttn, "note.slow_attention")
 	note(d.Run.OldScaler, "note.gradscaler")
 	note(d.Run.FewSMs, "note.few_sms")
 	return notes

@@ -8,7 +8,6 @@ package i18n
 import (
 	"embed"
 	"fmt"
-	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -211,14 +210,4 @@ func (l Lang) Sentences(list []string) string {
 		return strings.Join(list, "")
 	}
 	return strings.Join(list, " ")
-}
-
-// IDs lists the messages of a language.
-func IDs(l Lang) []string {
-	ids := make([]string, 0, len(catalogues[l]()))
-	for id := range catalogues[l]() {
-		ids = append(ids, id)
-	}
-	sort.Strings(ids)
-	return ids
 }

@@ -88,8 +88,15 @@ func escaped(line []byte) bool {
 	return bytes.Contains(line, []byte(`\n  File `)) || bytes.Contains(line, []byte(`\n    `)) && bytes.Contains(line, []byte(`\nTraceback`))
 }
 
+// unescape undoes the quoting, twice where a quoted string was quoted again.
 func unescape(line []byte) []byte {
-	return []byte(strings.NewReplacer(`\\n`, "\n", `\n`, "\n", `\"`, `"`, `\t`, "\t", `\u001b`, "").Replace(string(line)))
+	for range 2 {
+		line = []byte(strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\"`, `"`, `\t`, "\t", `\u001b`, "").Replace(string(line)))
+		if !escaped(line) {
+			break
+		}
+	}
+	return line
 }
 
 func (r *Reader) wantsCode() bool {
@@ -176,7 +183,7 @@ func (r *Reader) stack(rank *int) *stack {
 // note takes what a line tells of the run.
 func (r *Reader) note(line []byte, h hit, id int) {
 	const reach, enough = 400, 512
-	if r.noted[id]++; r.noted[id] > enough {
+	if r.noted[id]++; r.noted[id] > enough && !notes[id].starts {
 		return
 	}
 	start := max(0, h.end-reach)

@@ -80,6 +80,7 @@ func TestReaderForms(t *testing.T) {
 		"wrapped words": folded.String(),
 		"no line break": strings.Repeat("loss 3.2 ", 20000) + torchMessage + strings.Repeat(" loss 3.2", 20000),
 		"json":          `{"level":"error","msg":"Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n    main()\n` + torchMessage + `"}` + "\n",
+		"json in json":  `{"m":"{\\"e\\":\\"Traceback (most recent call last):\\\\n  File \\\\\\\"C:\\\\\\\\nn\\\\\\\\t.py\\\\\\\", line 3, in f\\\\n    g()\\\\n` + torchMessage + `\\"}"}` + "\n",
 		"utf-16":        "\xff\xfe" + utf16(torchMessage+"\r\n"),
 		"box":           "│ " + torchMessage + " │\n",
 		"twice":         torchMessage + "\n" + torchMessage + "\n",

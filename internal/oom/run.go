@@ -23,7 +23,6 @@ type Run struct {
 	FewSMs     bool              // inductor's "Not enough SMs to use max_autotune_gemm mode"
 	AllocConf  string            // PYTORCH_CUDA_ALLOC_CONF as set on the command line, not as advised
 	Torch      string            // version
-	CUDA       string            // version PyTorch was built for
 	GPUName    string
 	Ranks      int // processes, where the log shows more than one
 	optimizing bool
@@ -33,7 +32,6 @@ type Run struct {
 // Progress is how far the run had come.
 type Progress struct {
 	Steps    int64   // steps that went well: iteration lines, or the count in the last progress bar
-	Evals    int64   // evaluations finished
 	StepTime float64 // seconds an iteration, from the last line that says
 	Loading  bool    // the last progress bar was of a model being loaded
 	Memory   []units.Bytes
@@ -114,11 +112,10 @@ var notes = []note{
 	{"expandable_segments", `environ\[['"]PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF['"]\]\s*=\s*['"]([\w:,.]+)`, func(r *Run, m []string) { r.AllocConf = m[1] }, false},
 	{"max_split_size_mb:", `PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF=['"]?([\w:,.]+)`, func(r *Run, m []string) { r.AllocConf = m[1] }, false},
 	{"torch", `(?i)(?:py)?torch(?: version)?\s*(?:==|:|-|=|\s)\s*v?([012]\.\d+(?:\.\d+)?(?:[a-z]\w*|\+\w+)?)`, func(r *Run, m []string) { r.Torch = m[1] }, false},
-	{"cuda used to build", `CUDA used to build PyTorch: ([\d.]+)`, func(r *Run, m []string) { r.CUDA = m[1] }, false},
 	{"gpu 0: ", `GPU 0: ((?:NVIDIA|GeForce|Tesla|Quadro|AMD)[\w \-/.]+)`, func(r *Run, m []string) { r.GPUName = strings.TrimSpace(m[1]) }, false},
 	{"geforce", smiExpr, smiName, false}, {"tesla", smiExpr, smiName, false}, {"nvidia a", smiExpr, smiName, false}, {"nvidia h", smiExpr, smiName, false},
 	{"cuda:0 (", `CUDA:0 \(([^,)]+)`, func(r *Run, m []string) { r.GPUName = m[1] }, false},
-	{"train loss ", `step \d+: train loss`, func(r *Run, _ []string) { r.Trainer = "nanogpt"; r.Progress.Evals++ }, false},
+	{"train loss ", `step \d+: train loss`, func(r *Run, _ []string) { r.Trainer = "nanogpt" }, false},
 	{"train.py ", `(?m)(?:python[\d.]*|torchrun|accelerate launch|deepspeed)\b[^\n]*?\S*train\S*\.py( [^\n]*)?$`, func(r *Run, m []string) { r.command(m[0], m[1]) }, false},
 }
 
