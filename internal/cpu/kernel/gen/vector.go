@@ -157,25 +157,12 @@ func (g *gen) gauss(x reg.VecVirtual) (e, tail reg.VecVirtual) {
 	one := g.load(g.k(1))
 	y := g.load(g.k(0.35))
 	VFMADD213PS(one, t, y)
-	g.reciprocal(y, one)
+	VDIVPS(y, one, y)
 	tail = g.poly(y, 0.1396215707063675, 0.1398591250181198, 0.11985211074352264, 0.1054343655705452, -0.02294078655540943,
 		0.15893493592739105, -0.25550976395606995, 0.1438748687505722, -0.029126424342393875)
 	VMULPS(y, tail, tail)
 	VMULPS(e, tail, tail)
 	return e, tail
-}
-
-// reciprocal is 1/y in place of y, which is between 1 and 1e10: AVX-512's estimate has 14 bits, one step of Newton's
-// doubles them, and costs less than its division.
-func (g *gen) reciprocal(y, one reg.VecVirtual) {
-	if !g.wide {
-		VDIVPS(y, one, y)
-		return
-	}
-	r := g.vec()
-	VRCP14PS(y, r)
-	VFNMADD213PS(one, r, y) // 1 - y r
-	VFMADD213PS(r, r, y)    // r + r (1 - y r)
 }
 
 // phi is Phi(x) in place of Phi(-|x|): 1 - tail where x is positive.
