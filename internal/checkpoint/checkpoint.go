@@ -45,7 +45,7 @@ type State struct {
 	Params []Tensor
 	// Optimizer is nil where there are weights alone.
 	Optimizer *Optimizer
-	// Extra is what the loop keeps beside nanoGPT's fields, as JSON.
+	// Extra is what the loop keeps beside nanoGPT's fields, as JSON. CharsKey is one of its keys.
 	Extra map[string]json.RawMessage
 
 	// Path is the file that Open read.
@@ -55,6 +55,9 @@ type State struct {
 
 	close func() error
 }
+
+// CharsKey is where Extra has the characters of a model whose tokens are not GPT-2's, in the order of their tokens.
+const CharsKey = "chars"
 
 // Close closes the file behind a State from Open.
 func (s *State) Close() error {

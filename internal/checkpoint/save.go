@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/snugml/snug/internal/durable"
 	"github.com/snugml/snug/internal/units"
@@ -46,7 +47,13 @@ func writeAside(path string, write func(io.Writer) error, ready func() error) er
 	}
 	if err != nil {
 		os.Remove(tmp)
-		return fmt.Errorf("save %s: %w after %s: free some space or set another out_dir; what was saved before is untouched", path, cause(err), units.Bytes(size))
+		hint := ""
+		for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
+			if errors.Is(err, full) {
+				hint = fmt.Sprintf(" after %s: free some space or write elsewhere", units.Bytes(size))
+			}
+		}
+		return fmt.Errorf("save %s: %w%s; what was saved before is untouched", path, cause(err), hint)
 	}
 	return nil
 }

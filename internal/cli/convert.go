@@ -94,11 +94,12 @@ func runConvert(io *term.IO, o convertOptions) error {
 	if err := f.write(out, s); err != nil {
 		return err
 	}
+	optimizer := s.Optimizer != nil && o.to != "huggingface"
 	if o.json {
-		return writeJSON(io.Out, map[string]any{"from": s.Path, "to": o.to, "out": out, "iter_num": s.IterNum, "optimizer": s.Optimizer != nil})
+		return writeJSON(io.Out, map[string]any{"from": s.Path, "to": o.to, "out": out, "iter_num": s.IterNum, "optimizer": optimizer})
 	}
 	what := "weights"
-	if s.Optimizer != nil && o.to != "huggingface" {
+	if optimizer {
 		what = "weights and AdamW's state"
 	}
 	_, err = fmt.Fprintf(io.Out, "%s: %s of %s, iteration %d\n", out, what, s.Path, s.IterNum)

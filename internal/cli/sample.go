@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -147,19 +148,26 @@ func openWeights(c *config.Config) (*checkpoint.State, error) {
 	return nil, first
 }
 
-// findTokenizer takes the characters of the dataset's meta.pkl, as nanoGPT does, else GPT-2's tokens.
-// It returns how many tokens have a text.
+// findTokenizer takes the characters that the checkpoint carries, else those of the dataset's meta.pkl, as nanoGPT does,
+// else GPT-2's tokens. A dataset that the user names comes before the checkpoint. It returns how many tokens have a text.
 func (w *sampler) findTokenizer() (int, error) {
+	size, chars := w.state.Model.VocabSize, new(data.Chars)
+	if raw, ok := w.state.Extra[checkpoint.CharsKey]; ok && !w.config.IsSet("dataset") && !w.config.IsSet("data_dir") {
+		if err := json.Unmarshal(raw, chars); err != nil || chars.Len() != size {
+			return 0, fmt.Errorf("%s: %d characters, the model's vocabulary is %d", w.state.Path, chars.Len(), size)
+		}
+		w.tok = chars
+		return size, nil
+	}
 	path := filepath.Join(w.setting("data_dir", w.config.DataDir), w.setting("dataset", w.config.Dataset), "meta.pkl")
 	meta, err := data.ReadMeta(path)
-	size := w.state.Model.VocabSize
 	switch {
 	case err == nil && meta.Chars != nil:
 		if meta.VocabSize != size {
 			return 0, fmt.Errorf("%s has a vocabulary of %d, the model's is %d: set dataset and data_dir to the data it was trained on", path, meta.VocabSize, size)
 		}
 		w.tok = meta.Chars
-		return meta.Chars.Len(), nil
+		return size, nil
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return 0, err
 	case size < bpe.VocabSize:

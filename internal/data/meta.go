@@ -1,6 +1,7 @@
 package data
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -104,6 +105,19 @@ func NewChars(text []string) *Chars {
 		}
 	}
 	return c
+}
+
+// MarshalJSON writes the characters in the order of their tokens.
+func (c *Chars) MarshalJSON() ([]byte, error) { return json.Marshal(c.text) }
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (c *Chars) UnmarshalJSON(raw []byte) error {
+	var text []string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return err
+	}
+	*c = *NewChars(text)
+	return nil
 }
 
 // Len is the size of the vocabulary.

@@ -144,6 +144,11 @@ func (r *Run) save(p Progress, best bool) (string, error) {
 		Optimizer: &checkpoint.Optimizer{Step: int64(p.Updates)},
 		Extra:     map[string]json.RawMessage{progressKey: raw},
 	}
+	if meta := r.Set.Meta; meta != nil && meta.Chars != nil {
+		if s.Extra[checkpoint.CharsKey], err = json.Marshal(meta.Chars); err != nil {
+			return "", fmt.Errorf("save checkpoint: %w", err)
+		}
+	}
 	var buf []float32
 	for _, param := range r.Step.Params {
 		tensor := func(id program.ID) checkpoint.Tensor {
