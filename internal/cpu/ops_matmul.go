@@ -14,7 +14,7 @@ func (x *Executor) product(op *program.Op) *product {
 		p.M, p.N, p.K, p.add = N, C, OC, op.Attrs.Accumulate
 		p.a, p.b = operand{outer: OC, inner: 1}, operand{outer: 1, inner: C}
 	case program.MatmulBackwardWeight: // dweight (OC,C) += dout^T (OC,N) inp (N,C)
-		p.M, p.N, p.K, p.add = OC, C, N, true
+		p.M, p.N, p.K, p.add = OC, C, N, !op.Attrs.Overwrite
 		p.a, p.b = operand{outer: 1, inner: OC}, operand{outer: 1, inner: C}
 	}
 	return p

@@ -13,6 +13,9 @@ type Param struct {
 	Weight, Master, Grad, M, V program.ID // Master is None where Weight is fp32 itself
 }
 
+// ofMatmul reports whether the parameter is a matmul's weight: a matrix, and not the positions that are only looked up.
+func (p Param) ofMatmul() bool { return len(p.Shape) == 2 && p.Name != "transformer.wpe.weight" }
+
 // Value is the tensor that holds the parameter in fp32.
 func (p Param) Value() program.ID {
 	if p.Master != program.None {
@@ -34,9 +37,10 @@ type Step struct {
 	Norm         program.ID // f32 (1), the gradient's norm before clipping
 
 	Init      int // section: zeroes the optimizer's state
-	Begin     int // section: zeroes gradients and LossSum, before an iteration
+	Begin     int // section: zeroes LossSum and the gradients that First does not overwrite, before an iteration
 	BeginEval int // section: zeroes LossSum
-	Train     int // section: forward and backward of MicroBatch sequences
+	First     int // section: forward and backward of the first MicroBatch sequences of an iteration
+	Train     int // section: the same of each later micro-batch; First where that overwrites nothing or is the only one
 	TrainRest int // section: the same of the sequences that are left; -1 where none are
 	Update    int // section: norm and AdamW
 	Eval      int // section: forward and loss of Policy.EvalBatch sequences; -1 where none is built
@@ -66,7 +70,12 @@ func Build(m Model, s Shape, p Policy) (*Step, error) {
 		}
 	}
 	b.Begin = b.section("begin", "step", 0, b.begin)
-	b.Train, b.TrainRest = b.section("train", "step", p.MicroBatch, b.train), -1
+	b.fresh = p.FirstOverwrites
+	b.First = b.section("train", "step", p.MicroBatch, b.train)
+	b.Train, b.TrainRest, b.fresh = b.First, -1, false
+	if p.FirstOverwrites && s.Batch >= 2*p.MicroBatch {
+		b.Train = b.section("train_more", "step", p.MicroBatch, b.train)
+	}
 	if rest := s.Batch % p.MicroBatch; rest > 0 {
 		b.TrainRest = b.section("train_rest", "step", rest, b.train)
 	}
@@ -83,6 +92,7 @@ type builder struct {
 	b      int              // sequences of the section
 	params map[string]Param // by nanoGPT's name
 	losses program.ID       // f32 (most tokens of a section)
+	fresh  bool             // matmuls overwrite the gradients that hold nothing of this iteration yet
 }
 
 // persistent makes the tensors that live as long as the program.
@@ -129,7 +139,9 @@ func (b *builder) init() {
 func (b *builder) begin() {
 	b.zero("loss", b.LossSum)
 	for _, p := range b.Params {
-		b.zero(p.Name, p.Grad)
+		if !b.Policy.FirstOverwrites || !p.ofMatmul() {
+			b.zero(p.Name, p.Grad)
+		}
 	}
 }
 

@@ -217,7 +217,9 @@ func (b *builder) headLoss(x program.Arg, grad bool) {
 		loss := program.Attrs{N: n, V: V, NoGrad: !grad, Scale: 1 / (float64(b.Shape.Batch) * float64(b.Model.BlockSize))}
 		b.op(program.Loss, "loss", loss, program.Arg{ID: b.losses, Offset: at, Len: n}, out, program.Arg{ID: b.Targets, Offset: at, Len: n})
 		if grad {
-			b.op(program.MatmulBackwardWeight, "lm_head", linear, b.dweight("wte"), out, rows)
+			first := linear
+			first.Overwrite = b.fresh && at == 0
+			b.op(program.MatmulBackwardWeight, "lm_head", first, b.dweight("wte"), out, rows)
 			b.op(program.MatmulBackwardInput, "lm_head", linear, rows, out, b.weight("wte"))
 		}
 	}
@@ -245,7 +247,9 @@ func (b *builder) linearBackward(name, dname string, dout, inp program.Arg, C, O
 	if db := b.dbias(name); !db.None() {
 		b.op(program.BiasBackward, name, at, db, dout)
 	}
-	b.op(program.MatmulBackwardWeight, name, at, b.dweight(name), dout, inp)
+	first := at
+	first.Overwrite = b.fresh
+	b.op(program.MatmulBackwardWeight, name, first, b.dweight(name), dout, inp)
 	dinp := b.act(dname, C)
 	b.op(program.MatmulBackwardInput, name, at, dinp, dout, b.weight(name))
 	return dinp

@@ -47,6 +47,10 @@ type Policy struct {
 	Weight     trace.DType // of the weights that matmuls read; other than float32 there are fp32 master weights
 	Activation trace.DType
 	Gradient   trace.DType // of the accumulated weight gradients
+
+	// FirstOverwrites lets the first micro-batch of an iteration overwrite the gradients of matmuls, so that nothing has to
+	// zero them before: for executors that honour program.Attrs.Overwrite.
+	FirstOverwrites bool
 }
 
 // Float32 is the policy that keeps everything, in fp32.

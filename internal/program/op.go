@@ -156,6 +156,7 @@ type Attrs struct {
 	N, OC, V    int // N is the rows of this op: B*T, or the tokens of a loss chunk
 
 	Accumulate bool // the first output is added to, not overwritten
+	Overwrite  bool // MatmulBackwardWeight: dweight is overwritten, not added to
 	NoGrad     bool // Loss: leave the logits as they are
 
 	Dropout float64 // probability; 0 is off

@@ -251,6 +251,9 @@ func (l *Loop) update(lr float64) (loss, norm float64, err error) {
 	}
 	for at := 0; at < s.Shape.Batch; {
 		section := pick(s.Shape.Batch-at, s.Policy.MicroBatch, s.Train, s.TrainRest)
+		if at == 0 {
+			section = s.First
+		}
 		step.Sample = l.Sample + uint64(at)
 		if err := l.feed(section, step.Sample, l.Data.Train); err != nil {
 			return 0, 0, err

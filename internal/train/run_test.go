@@ -86,7 +86,9 @@ func (r *recorder) losses() (l []float64) {
 }
 
 func device(threads int) Device {
-	return Device{Name: "CPU", Exec: cpu.New(cpu.Options{Threads: threads}), DTypes: DTypes(trace.Float32), Costs: CPUCosts}
+	dtypes := DTypes(trace.Float32)
+	dtypes.FirstOverwrites = true
+	return Device{Name: "CPU", Exec: cpu.New(cpu.Options{Threads: threads}), DTypes: dtypes, Costs: CPUCosts}
 }
 
 // train runs c to its end, or to the stop that rec asks for, and returns the parameters.
