@@ -152,7 +152,7 @@ func (o runOptions) target(ctx context.Context, io *term.IO, s *supervise.Superv
 	snapshot, err := probe.Snapshot(ctx)
 	live, here := runDevice(snapshot, io.Env("CUDA_VISIBLE_DEVICES"), s.Command)
 	if err == nil && onGPU {
-		s.Prober = probe
+		s.Prober, s.Device = probe, live.UUID
 	}
 	var target fit.Target
 	switch {

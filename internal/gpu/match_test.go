@@ -147,3 +147,11 @@ func FuzzMatch(f *testing.F) {
 		}
 	})
 }
+
+func BenchmarkMatch(b *testing.B) {
+	for b.Loop() {
+		if _, err := Match("rtx 3060"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -76,10 +76,10 @@ func startPTY(cmd *exec.Cmd, streams Streams, see io.Writer) (*child, error) {
 type Keys struct {
 	file *os.File
 
-	mu          sync.Mutex
-	to          io.Writer
-	started     bool
-	Interrupted bool // Ctrl-C or Ctrl-\ was typed: the run is not restarted
+	mu      sync.Mutex
+	to      io.Writer
+	started bool
+	stopped bool // Ctrl-C or Ctrl-\ was typed: the run is not restarted
 }
 
 // NewKeys takes over a terminal's input.
@@ -114,7 +114,7 @@ func (k *Keys) read() {
 		n, err := k.file.Read(buffer)
 		k.mu.Lock()
 		for _, b := range buffer[:n] {
-			k.Interrupted = k.Interrupted || b == 0x03 || b == 0x1c
+			k.stopped = k.stopped || b == 0x03 || b == 0x1c
 		}
 		if k.to != nil {
 			_, _ = k.to.Write(buffer[:n]) // a trainer that has ended takes no keys
@@ -129,7 +129,7 @@ func (k *Keys) read() {
 func (k *Keys) interrupted() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.Interrupted
+	return k.stopped
 }
 
 // signal sends s to the trainer's process group.

@@ -56,11 +56,6 @@ func newPlayer() player {
 	return p
 }
 
-// outOfMemory is PyTorch 2.11's message under a cap, as a real run printed it.
-const outOfMemory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 6.14 GiB. GPU 0 has a total capacity of 139.80 GiB of which 131.94 GiB is free. " +
-	"Including non-PyTorch memory, this process has 7.86 GiB memory in use. 11.47 GiB allowed; Of the allocated memory 6.80 GiB is allocated by PyTorch, " +
-	"and 393.24 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
-
 // eachSequence is what the played trainer takes, in GiB, for a sequence of its batch.
 const eachSequence = 175.0 / 1024
 

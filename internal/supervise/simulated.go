@@ -54,7 +54,7 @@ func (s Simulated) Choices(cfg config.Config, c Conditions) ([]Choice, error) {
 		if !sg.SameTraining || sg.Patch != "" || !sg.Outcome.Fits || sg.Outcome.Tight {
 			continue
 		}
-		choice := Choice{Changes: map[string]string{}, Env: sg.Env, Prediction: prediction(sg.Outcome), Speed: sg.RelativeSpeed}
+		choice := Choice{Changes: map[string]string{}, Env: sg.Env, Prediction: prediction(sg.Outcome)}
 		for key, v := range sg.Changes {
 			choice.Changes[key] = config.Python(v)
 		}

@@ -27,7 +27,7 @@ func TestSimulated(t *testing.T) {
 			}
 			planner := Simulated{Target: fit.Within(limit)}
 			p := &planned{cmd: cmd, planner: planner, tried: map[string]bool{}}
-			s, given, fits, err := p.first(limit)
+			s, given, fits, err := p.first(limit, true)
 			if err != nil || fits || given.Process <= limit {
 				t.Fatalf("as given: %v of %v, fits %v, %v", given.Process, limit, fits, err)
 			}

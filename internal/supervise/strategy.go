@@ -40,7 +40,6 @@ type Choice struct {
 	Changes    map[string]string // nanoGPT's keys
 	Env        map[string]string
 	Prediction Prediction
-	Speed      float64 // estimated, relative to the settings as given; 0 is unknown
 }
 
 // Setting is what one attempt runs with.
@@ -110,8 +109,10 @@ func seen(f *oom.Facts) Seen {
 
 // strategy chooses what the next attempt runs with.
 type strategy interface {
-	first(limit units.Bytes) (s Setting, given Prediction, fits bool, err error) // before the start
-	next(failed Setting, seen Seen) (Setting, error)                             // after a failure; the error says why nothing is left
+	// first is asked before the start: what the settings as given take, and, where they don't fit and may be changed, others.
+	first(limit units.Bytes, change bool) (s Setting, given Prediction, fits bool, err error)
+	// next is asked after a failure; the error says why nothing is left.
+	next(failed Setting, seen Seen) (Setting, error)
 }
 
 // planned is for nanoGPT: every setting is simulated before it runs.
@@ -124,7 +125,7 @@ type planned struct {
 	lowest  units.Bytes // the smallest prediction that failed; 0: none
 }
 
-func (p *planned) first(limit units.Bytes) (Setting, Prediction, bool, error) {
+func (p *planned) first(limit units.Bytes, change bool) (Setting, Prediction, bool, error) {
 	p.limit = limit
 	c := Conditions{Limit: limit, World: p.cmd.World, Resume: p.cmd.Config.InitFrom == "resume"}
 	given, fits, err := p.planner.Predict(*p.cmd.Config, c)
@@ -136,8 +137,8 @@ func (p *planned) first(limit units.Bytes) (Setting, Prediction, bool, error) {
 		return Setting{}, given, false, err
 	}
 	s := Setting{Batch: &batch, Predicted: &given}
-	if fits || limit == 0 {
-		return s, given, true, nil
+	if fits || limit == 0 || !change {
+		return s, given, fits, nil
 	}
 	s, err = p.choose(c)
 	return s, given, false, err
@@ -237,7 +238,7 @@ type learned struct {
 	given Batch
 }
 
-func (l *learned) first(units.Bytes) (Setting, Prediction, bool, error) {
+func (l *learned) first(units.Bytes, bool) (Setting, Prediction, bool, error) {
 	return Setting{Batch: &l.given}, Prediction{}, true, nil
 }
 

@@ -6,6 +6,7 @@
 package supervise
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -38,6 +39,7 @@ type Supervisor struct {
 	Explain func(*oom.Log) []string // the diagnosis, in a few lines
 	Publish func(runs.Run)
 	Prober  gpu.Prober // nil: memory is not watched
+	Device  string     // UUID of the device that the run will be on; "" is unknown
 
 	Interval time.Duration // between two looks at the device
 	Grace    time.Duration // for leftovers between asking and forcing them to end
@@ -101,11 +103,8 @@ func (s *Supervisor) Plan() (Setting, *Prediction, error) {
 	if b, err := s.Command.Batch(); err == nil {
 		first.Batch = &b
 	}
-	limit := s.Limit
-	if !s.Preflight {
-		limit = 0 // the prediction is made all the same, to be compared with what is measured
-	}
-	chosen, given, fits, err := strategy.first(limit)
+	// Without preflight the prediction is made all the same, to be compared with what is measured.
+	chosen, given, fits, err := strategy.first(s.Limit, s.Preflight)
 	switch {
 	case !s.Preflight && err != nil:
 		return first, nil, nil
@@ -198,7 +197,8 @@ func (s *Supervisor) Run(ctx context.Context, first Setting, given *Prediction) 
 
 // room is what the device that the trainer was on has free now that it has ended: others may have taken the rest. 0 is unknown.
 func (s *Supervisor) room(ctx context.Context) units.Bytes {
-	if s.Prober == nil || s.state.device == "" {
+	device := cmp.Or(s.state.device, s.Device)
+	if s.Prober == nil || device == "" {
 		return 0
 	}
 	snapshot, err := s.Prober.Snapshot(ctx)
@@ -206,7 +206,7 @@ func (s *Supervisor) room(ctx context.Context) units.Bytes {
 		return 0
 	}
 	for _, d := range snapshot.Usable() {
-		if d.UUID == s.state.device {
+		if d.UUID == device {
 			return d.Free
 		}
 	}

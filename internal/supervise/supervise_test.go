@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -20,37 +19,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/gpu"
 	"github.com/snugml/snug/internal/gpu/gputest"
 	"github.com/snugml/snug/internal/oom"
 	"github.com/snugml/snug/internal/runs"
 	"github.com/snugml/snug/internal/units"
 )
-
-// linear plans a trainer that takes 1 GiB and a bit for each sequence of its micro-batch.
-type linear struct{ each units.Bytes }
-
-func (l linear) predict(batch int) Prediction {
-	process := units.GiB + units.Bytes(batch)*l.each
-	return Prediction{Phase: "eval", Allocated: process - units.GiB, Reserved: process - units.GiB/2, Process: process}
-}
-
-func (l linear) Predict(cfg config.Config, c Conditions) (Prediction, bool, error) {
-	p := l.predict(cfg.BatchSize)
-	return p, c.Limit == 0 || p.Process <= c.Limit, nil
-}
-
-func (l linear) Choices(cfg config.Config, c Conditions) ([]Choice, error) {
-	var list []Choice
-	whole := cfg.EffectiveBatch()
-	for b := cfg.BatchSize; b >= 1; b-- {
-		if p := l.predict(b); whole%b == 0 && whole/b%c.World == 0 && p.Process <= c.Limit {
-			list = append(list, Choice{Prediction: p, Changes: map[string]string{"batch_size": strconv.Itoa(b), "gradient_accumulation_steps": strconv.Itoa(whole / b)}})
-		}
-	}
-	return list, nil
-}
 
 // stage is a folder with a train.py, and a supervisor over the scripted trainer.
 type stage struct {
@@ -369,6 +343,29 @@ func TestRoomIsAskedOfTheDevice(t *testing.T) {
 	}
 }
 
+// contained is a card whose driver lists no process, as in a container: its use grows by 5 GiB while the trainer runs.
+type contained struct{ looks int }
+
+func (c *contained) Snapshot(context.Context) (gpu.Snapshot, error) {
+	s, err := gputest.One().Snapshot(gputest.Noon)
+	s.Devices[0].Processes = nil
+	if c.looks++; c.looks > 1 {
+		s.Devices[0].Used += 5 * units.GiB
+	}
+	if c.looks > 3 {
+		err = errors.Join(err, os.WriteFile("looked", nil, 0o644))
+	}
+	return s, err
+}
+
+func TestMemoryIsMeasuredInAContainer(t *testing.T) {
+	st := newStage(t, "fails without numbers", 40, "--batch_size=128")
+	st.Prober, st.Device, st.Retries = &contained{}, "GPU-3060aaaa-0000-0000-0000-000000000001", 0
+	if a := st.run(t).Attempts[0]; a.Measured != 5*units.GiB {
+		t.Errorf("measured %v, want what came in use since the start", a.Measured)
+	}
+}
+
 func TestPreflightSaysWhatDoesNotFit(t *testing.T) {
 	st := newStage(t, "start", 64, "--batch_size=64")
 	st.Preflight, st.Limit = true, 512*units.MiB
@@ -377,227 +374,4 @@ func TestPreflightSaysWhatDoesNotFit(t *testing.T) {
 	if !errors.As(err, &none) || !strings.Contains(err.Error(), "needs 11.94 GiB, has 0.50 GiB") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v", err)
 	}
-}
-
-// eager offers to compile first, as fit does where that is faster.
-type eager struct{ linear }
-
-func (e eager) Choices(cfg config.Config, c Conditions) ([]Choice, error) {
-	list, err := e.linear.Choices(cfg, c)
-	compiled := list[0]
-	compiled.Changes = map[string]string{"compile": "True", "batch_size": compiled.Changes["batch_size"], "gradient_accumulation_steps": compiled.Changes["gradient_accumulation_steps"]}
-	return append([]Choice{compiled}, list...), err
-}
-
-func TestWhatTheUserAskedForIsKept(t *testing.T) {
-	t.Chdir(t.TempDir())
-	write(t, "train.py", nanoTrain)
-	write(t, "eager.py", "compile = False\n")
-	for line, want := range map[string]string{
-		"python train.py --batch_size=64":                 "--batch_size=20 --compile=True --gradient_accumulation_steps=128",
-		"python train.py --batch_size=64 --compile=False": "--batch_size=20 --gradient_accumulation_steps=128",
-		"python train.py eager.py --batch_size=64":        "--batch_size=20 --gradient_accumulation_steps=128",
-	} {
-		cmd, err := Parse(strings.Fields(line), "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := &planned{cmd: cmd, planner: eager{linear{units.GiB / 4}}, tried: map[string]bool{}}
-		if s, _, _, err := p.first(6 * units.GiB); err != nil || s.String() != want {
-			t.Errorf("%s: %s, %v, want %s", line, s, err, want)
-		}
-	}
-}
-
-func TestTorchrunKeepsAccumulationDivisible(t *testing.T) {
-	t.Chdir(t.TempDir())
-	write(t, "train.py", nanoTrain)
-	cmd, err := Parse(strings.Fields("torchrun --standalone --nproc_per_node=8 train.py --batch_size=12 --gradient_accumulation_steps=40"), "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &planned{cmd: cmd, planner: linear{units.GiB}, tried: map[string]bool{}}
-	s, _, _, err := p.first(8 * units.GiB)
-	if err != nil || s.Batch.Accum%8 != 0 || s.Batch.Effective() != 480 {
-		t.Errorf("%v, %v: want the product 480 and accumulation a multiple of 8", s, err)
-	}
-	st := &Supervisor{Command: cmd, Retries: 4, state: state{strategy: p}}
-	if why := st.cannotRetry(1); why != "" {
-		t.Errorf("one machine: %s", why)
-	}
-	cmd.Nodes = 2
-	if why := st.cannotRetry(1); !strings.Contains(why, "other machines") {
-		t.Errorf("two machines: %q", why)
-	}
-}
-
-func TestLearned(t *testing.T) {
-	gib := units.GiB
-	for name, c := range map[string]struct {
-		trainer Trainer
-		given   Batch
-		failed  int
-		seen    Seen
-		want    string // "" is an error
-	}{
-		"halved":                   {trainers[0], Batch{16, 2}, 16, Seen{}, "--per_device_train_batch_size=8 --gradient_accumulation_steps=4"},
-		"scaled after steps":       {trainers[0], Batch{16, 3}, 16, Seen{Limit: 11 * gib, Need: 12 * gib, Progress: true}, "--per_device_train_batch_size=12 --gradient_accumulation_steps=4"},
-		"scaled more than by half": {trainers[0], Batch{16, 2}, 16, Seen{Limit: 4 * gib, Need: 12 * gib}, "--per_device_train_batch_size=4 --gradient_accumulation_steps=8"},
-		"a prime":                  {trainers[0], Batch{7, 1}, 7, Seen{}, "--per_device_train_batch_size=1 --gradient_accumulation_steps=7"},
-		"one already":              {trainers[0], Batch{1, 8}, 1, Seen{}, ""},
-		"litgpt":                   {trainers[1], Batch{8, 0}, 8, Seen{}, "--train.micro_batch_size=4"},
-		"no accumulation flag":     {Trainer{Name: "other", BatchFlag: "--bs"}, Batch{8, 0}, 8, Seen{}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l := &learned{cmd: &Command{Trainer: &c.trainer, World: 1}, given: c.given}
-			got, err := l.next(Setting{Batch: &Batch{Micro: c.failed}}, c.seen)
-			if (err != nil) != (c.want == "") || err == nil && got.String() != c.want {
-				t.Errorf("%s, %v, want %q", got, err, c.want)
-			}
-		})
-	}
-}
-
-func TestSeen(t *testing.T) {
-	read := func(text string) Seen {
-		log, err := oom.Read(strings.NewReader(text))
-		if err != nil || len(log.Failures) != 1 {
-			t.Fatalf("%v, %+v", err, log)
-		}
-		return seen(&log.Failures[0].Facts)
-	}
-	capped := read(outOfMemory)
-	if got := capped.Limit.GiB(); got != "12.15 GiB" {
-		t.Errorf("limit %s, want the cap of 11.47 and 0.68 that are not PyTorch's", got)
-	}
-	if got := capped.Need.GiB(); got != "13.62 GiB" {
-		t.Errorf("need %s, want 6.80 + 6.14 + 0.68", got)
-	}
-	shared := read("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 11.69 GiB of which 1.00 GiB is free. " +
-		"Process 77 has 4.00 GiB memory in use. Including non-PyTorch memory, this process has 6.69 GiB memory in use. Of the allocated memory 6.00 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.\n")
-	if got := shared.Limit.GiB(); got != "7.69 GiB" {
-		t.Errorf("limit %s, want what the other process leaves", got)
-	}
-}
-
-func TestMetrics(t *testing.T) {
-	m := &Metrics{}
-	loss, iter, limit := 3.25, int64(17), 12*units.GiB
-	m.Set(runs.Run{Attempt: 2, Loss: &loss, Iteration: &iter, Limit: &limit})
-	s, err := gputest.Lost().Snapshot(gputest.Noon)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.SetDevices(s.Devices)
-	w := httptest.NewRecorder()
-	m.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-	for _, want := range []string{
-		"# TYPE snug_run_attempts_total counter\nsnug_run_attempts_total 2\n", "snug_run_restarts_total 1\n", "snug_run_iteration 17\n", "snug_run_loss 3.25\n",
-		"snug_run_memory_limit_bytes 12884901888\n", `snug_gpu_memory_used_bytes{gpu="0",uuid="GPU-3060aaaa-0000-0000-0000-000000000001"} 10309599232` + "\n",
-	} {
-		if !strings.Contains(w.Body.String(), want) {
-			t.Errorf("lacks %q:\n%s", want, w.Body)
-		}
-	}
-	if strings.Contains(w.Body.String(), "step_seconds") || strings.Contains(w.Body.String(), `gpu="1"`) {
-		t.Errorf("tells what is not known:\n%s", w.Body)
-	}
-	w = httptest.NewRecorder()
-	m.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-	if w.Code != 404 {
-		t.Errorf("/ answers %d", w.Code)
-	}
-}
-
-func TestProgress(t *testing.T) {
-	clock := time.Unix(0, 0)
-	for name, c := range map[string]struct {
-		text, want string
-	}{
-		"nanoGPT":      {"iter 250: loss 3.2104, time 312.04ms, mfu 41.20%\n", "250 3.2104 312.04ms"},
-		"NaN":          {"iter 250: loss nan, time 312.00ms, mfu 41.20%\n", "250 NaN 312ms"},
-		"Hugging Face": {" 5%|5   | 250/5000 [01:20<25:20,  3.12it/s]\r{'loss': 3.5, 'grad_norm': 1.0, 'epoch': 0.02}\n", "250 3.5 -"},
-		"litgpt":       {"Epoch 1 | iter 250 step 31 | loss train: 3.210, val: n/a | iter time: 312.00 ms (step)\n", "250 3.21 312ms"},
-		"nothing":      {"loss of signal | 3\n", "- - -"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newProgressReader(func() time.Time { return clock })
-			fmt.Fprint(r, c.text)
-			n := r.Now()
-			got := []string{"-", "-", "-"}
-			if n.Iteration != nil {
-				got[0] = fmt.Sprint(*n.Iteration)
-			}
-			if n.Loss != nil {
-				got[1] = fmt.Sprint(*n.Loss)
-			}
-			if n.Step != nil {
-				got[2] = n.Step.String()
-			}
-			if s := strings.Join(got, " "); s != c.want {
-				t.Errorf("%s, want %s", s, c.want)
-			}
-		})
-	}
-	r := newProgressReader(func() time.Time { return clock })
-	for i, ms := range []int{20000, 300, 310, 305, 900} {
-		fmt.Fprintf(r, "iter %d: loss 3.2, time %d.00ms, mfu 1%%\n", i, ms)
-	}
-	if n := r.Now(); *n.Step != 900*time.Millisecond || *n.Usual != 305*time.Millisecond {
-		t.Errorf("step %v, usual %v: the first holds the compiler's time", n.Step, n.Usual)
-	}
-}
-
-// A script that mends a failure by itself and ends later for another reason has not run out of memory.
-func TestWentOn(t *testing.T) {
-	clock := time.Unix(100, 0)
-	r := newProgressReader(func() time.Time { return clock })
-	const iter = "iter 3: loss 3.2, time 300.00ms, mfu 1%\n"
-	fmt.Fprint(r, iter, outOfMemory)
-	fmt.Fprint(r, iter)
-	if r.wentOn() {
-		t.Error("a line of progress at once: that is Python's buffer, flushed at its end")
-	}
-	clock = clock.Add(time.Minute)
-	if d, failed := r.silentSince(clock); !failed || d != time.Minute {
-		t.Errorf("silent for %v, %v", d, failed)
-	}
-	fmt.Fprint(r, iter)
-	if _, failed := r.silentSince(clock); failed || !r.wentOn() {
-		t.Error("a line of progress after a minute: it went on")
-	}
-}
-
-// Two streams never mix inside a line, and nothing is lost.
-func TestLinesKeepStreamsApart(t *testing.T) {
-	var out bytes.Buffer
-	mu := &sync.Mutex{}
-	a, b := &lines{mu: mu, to: &out}, &lines{mu: mu, to: &out}
-	io.WriteString(a, "one ")
-	io.WriteString(b, "two\nand ")
-	io.WriteString(a, "line\nrest")
-	io.WriteString(b, strings.Repeat("x", longLine))
-	a.flush()
-	b.flush()
-	if want := "two\none line\nand " + strings.Repeat("x", longLine) + "rest"; out.String() != want {
-		t.Errorf("%.80q", out.String())
-	}
-}
-
-func FuzzProgress(f *testing.F) {
-	f.Add([]byte("iter 250: loss 3.2104, time 312.04ms, mfu 41.20%\n"))
-	f.Add([]byte("\r| 3/4 [\r\n{'loss': inf, x"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		r := newProgressReader(time.Now)
-		l := &lines{mu: &sync.Mutex{}, to: r}
-		for len(text) > 0 {
-			n := min(7, len(text))
-			l.Write(text[:n])
-			text = text[n:]
-		}
-		l.flush()
-		if s := r.Now().Step; s != nil && *s < 0 {
-			t.Errorf("a step of %v", *s)
-		}
-	})
 }

@@ -24,6 +24,9 @@ type watcher struct {
 	peak units.Bytes // process memory on one device, the largest seen
 	full bool        // a device that the trainer is on had next to nothing free, at the last look
 	tree []process   // the trainer's descendants, at the last look
+
+	listed bool                   // the driver has listed the trainer among its processes
+	before map[string]units.Bytes // used on each device at the first look, by UUID
 }
 
 // nearlyNothing is the free share of a card under which it counts as full.
@@ -97,16 +100,7 @@ func (w *watcher) look(snapshot gpu.Snapshot) {
 	w.full = false
 	var least units.Bytes
 	for _, d := range snapshot.Usable() {
-		var held units.Bytes
-		on := false
-		for _, p := range d.Processes {
-			if mine[p.PID] {
-				on = true
-				if p.Memory != nil {
-					held += *p.Memory
-				}
-			}
-		}
+		held, on := w.held(d, mine)
 		if !on {
 			continue
 		}
@@ -116,6 +110,29 @@ func (w *watcher) look(snapshot gpu.Snapshot) {
 			least, w.s.state.device = max(1, d.Free), d.UUID
 		}
 	}
+	if w.before == nil {
+		w.before = map[string]units.Bytes{}
+		for _, d := range snapshot.Usable() {
+			w.before[d.UUID] = d.Used
+		}
+	}
+}
+
+// held is what the trainer has on a device. Inside a container the driver lists other PIDs or none: then it is what has
+// come in use since the first look on the device that the run is planned for.
+func (w *watcher) held(d gpu.Device, mine map[int]bool) (held units.Bytes, on bool) {
+	for _, p := range d.Processes {
+		if mine[p.PID] {
+			on, w.listed = true, true
+			if p.Memory != nil {
+				held += *p.Memory
+			}
+		}
+	}
+	if used, known := w.before[d.UUID]; known && !w.listed && d.UUID == w.s.Device {
+		return max(0, d.Used-used), true
+	}
+	return held, on
 }
 
 // publish tells watchers of the run.
