@@ -174,10 +174,26 @@ fetched:
 	TILERELEASE
 	RET
 
-// REST: Z0, Z1 -= the bfloat16 in Z2.
-#define REST \
-	VPMOVZXWD Y2, Z3; VPSLLD $16, Z3, Z3; VSUBPS Z3, Z0, Z0; \
-	VEXTRACTI64X4 $1, Z2, Y3; VPMOVZXWD Y3, Z3; VPSLLD $16, Z3, Z3; VSUBPS Z3, Z1, Z1
+// Splitting a float32 x into bfloat16 parts takes the part h that its upper half rounds to, and goes on with x - h, which is
+// exact. HALF does it for x = Z0 and Z1 at once: h in the upper halves of Z2 and Z3. Z5 is 0x8000, Z6 is 0xffff0000 in every lane.
+// A NaN may come out as some number there, but what is left of it is NaN, and the last part, which VCVTNE2PS2BF16 rounds, keeps it.
+#define HALF \
+	VPADDD Z5, Z0, Z2; VPANDD Z6, Z2, Z2; VSUBPS Z2, Z0, Z0; \
+	VPADDD Z5, Z1, Z3; VPANDD Z6, Z3, Z3; VSUBPS Z3, Z1, Z1
+
+#define HALVES \
+	MOVL $0x8000, AX; VPBROADCASTD AX, Z5; MOVL $0xffff0000, AX; VPBROADCASTD AX, Z6
+
+// The upper halves of two vectors, one after the other.
+DATA uppers<>+0(SB)/8, $0x0007000500030001
+DATA uppers<>+8(SB)/8, $0x000f000d000b0009
+DATA uppers<>+16(SB)/8, $0x0017001500130011
+DATA uppers<>+24(SB)/8, $0x001f001d001b0019
+DATA uppers<>+32(SB)/8, $0x0027002500230021
+DATA uppers<>+40(SB)/8, $0x002f002d002b0029
+DATA uppers<>+48(SB)/8, $0x0037003500330031
+DATA uppers<>+56(SB)/8, $0x003f003d003b0039
+GLOBL uppers<>(SB), RODATA|NOPTR, $64
 
 // func rowsBF16(dst *byte, src *float32, stride uintptr)
 // A tile from 16 rows of 32 float32, stride bytes apart: A's layout where K is contiguous.
@@ -200,22 +216,24 @@ row:
 	RET
 
 // func rowsSplit(dst *byte, src *float32, stride uintptr)
-// As rowsBF16, three tiles 2 KiB apart: h = bfloat16(x), m = bfloat16(x-h), l = bfloat16(x-h-m). The subtractions are exact.
+// As rowsBF16, three tiles 2 KiB apart: h, m and l.
 TEXT ·rowsSplit(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ stride+16(FP), BX
 	MOVQ $16, CX
+	HALVES
+	VMOVDQU64 uppers<>(SB), Z7
 
 row:
 	VMOVUPS (SI), Z0
 	VMOVUPS 64(SI), Z1
-	CVT_Z0_Z1_Z2
+	HALF
+	VPERMT2W Z3, Z7, Z2
 	VMOVDQU64 Z2, (DI)
-	REST
-	CVT_Z0_Z1_Z2
+	HALF
+	VPERMT2W Z3, Z7, Z2
 	VMOVDQU64 Z2, 2048(DI)
-	REST
 	CVT_Z0_Z1_Z2
 	VMOVDQU64 Z2, 4096(DI)
 	ADDQ BX, SI
@@ -265,19 +283,20 @@ TEXT ·pairsSplit(SB), NOSPLIT, $0-24
 	MOVQ src+8(FP), SI
 	MOVQ stride+16(FP), BX
 	MOVQ $16, CX
+	HALVES
 	VMOVDQU64 interleave<>(SB), Z4
 
 pair:
 	VMOVUPS (SI), Z0
 	VMOVUPS (SI)(BX*1), Z1
-	CVT_Z0_Z1_Z2
-	VPERMW  Z2, Z4, Z3
-	VMOVDQU64 Z3, (DI)
-	REST
-	CVT_Z0_Z1_Z2
-	VPERMW  Z2, Z4, Z3
-	VMOVDQU64 Z3, 2048(DI)
-	REST
+	HALF
+	VPSRLD  $16, Z2, Z2
+	VPORD   Z3, Z2, Z2
+	VMOVDQU64 Z2, (DI)
+	HALF
+	VPSRLD  $16, Z2, Z2
+	VPORD   Z3, Z2, Z2
+	VMOVDQU64 Z2, 2048(DI)
 	CVT_Z0_Z1_Z2
 	VPERMW  Z2, Z4, Z3
 	VMOVDQU64 Z3, 4096(DI)
