@@ -236,6 +236,30 @@ func TestResumeIsBitEqual(t *testing.T) {
 	}
 }
 
+// A run sees the same samples and the same dropout however its batch is split: losses differ by rounding alone.
+func TestSplitGivesTheSameRun(t *testing.T) {
+	var want *recorder
+	for _, micro := range []int{6, 1, 2, 4} {
+		rec := &recorder{}
+		if _, err := train(t, tiny(t, func(c *config.Config) { c.MicroBatch = micro }), rec); err != nil {
+			t.Fatal(err)
+		}
+		if want == nil {
+			want = rec
+		}
+		for i, it := range rec.iters {
+			if w := want.iters[i]; !(math.Abs(it.Loss-w.Loss) <= 1e-5*w.Loss) {
+				t.Fatalf("micro_batch=%d: loss %v at iteration %d, at once %v", micro, it.Loss, it.Iter, w.Loss)
+			}
+		}
+		for i, e := range rec.evals {
+			if w := want.evals[i]; !(math.Abs(e.ValLoss-w.ValLoss) <= 1e-5*w.ValLoss) {
+				t.Fatalf("micro_batch=%d: val loss %v at iteration %d, at once %v", micro, e.ValLoss, e.Iter, w.ValLoss)
+			}
+		}
+	}
+}
+
 // With always_save_checkpoint=False an interrupt leaves the best checkpoint where it is.
 func TestInterruptKeepsTheBest(t *testing.T) {
 	c := tiny(t, func(c *config.Config) { c.AlwaysSaveCheckpoint = false })
