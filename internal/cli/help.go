@@ -49,7 +49,7 @@ func writeHelp(out *term.Stream, cmd *cobra.Command) {
 	for i := range config.Table {
 		row := &config.Table[i]
 		f := cmd.Flags().Lookup(row.Key)
-		if f == nil {
+		if f == nil || f.Hidden {
 			continue
 		}
 		v, ok := f.Value.(*settingValue)

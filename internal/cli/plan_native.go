@@ -67,7 +67,7 @@ func nativePlan(o planOptions, t fit.Target) (*planReport, error) {
 	p.native(found[0], n)
 	for _, c := range found[1:] {
 		p.Suggestions = append(p.Suggestions, planSuggestion{Kind: "policy", Changes: map[string]any{"micro_batch": c.Step.Policy.MicroBatch}, SameTraining: true,
-			EffectiveBatch: o.config.EffectiveBatch(), Peak: n.peak("", c.Layout.Size), Fits: tight == nil, RelativeSpeed: found[0].Cost / c.Cost, Why: policyText(c.Step)})
+			EffectiveBatch: o.config.EffectiveBatch(), Peak: n.peak(p.Peak.Phase, c.Layout.Size), Fits: tight == nil, RelativeSpeed: found[0].Cost / c.Cost, Why: policyText(c.Step)})
 	}
 	return p, nil
 }

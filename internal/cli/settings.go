@@ -41,15 +41,18 @@ func (v *settingValue) Set(text string) error {
 	return nil
 }
 
-// addSettings gives cmd a flag for each setting that it reads.
+// addSettings gives cmd a flag for each setting that it reads. plan and doctor also take train's others, unlisted and
+// without effect, so that a command line of train.py need not be weeded for them.
 func addSettings(cmd *cobra.Command, which config.Commands) *settings {
 	s := &settings{command: which}
 	for i := range config.Table {
 		row := &config.Table[i]
-		if row.Commands&which == 0 {
+		reads := row.Commands&which != 0
+		if !reads && (which&(config.Plan|config.Doctor) == 0 || row.Commands&config.Train == 0) {
 			continue
 		}
 		cmd.Flags().Var(&settingValue{setting: row, into: s}, row.Key, row.Help)
+		cmd.Flags().Lookup(row.Key).Hidden = !reads
 		choices := row.Choices
 		if row.Type() == "bool" {
 			choices = []string{"True", "False"}

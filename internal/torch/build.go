@@ -9,7 +9,8 @@ import (
 )
 
 // Build returns the allocations of nanoGPT's train.py under the settings, as PyTorch performs them. Its phases are init
-// (resume where the run resumes), eval, first_step and step. What repeats is repeated only until memory has settled.
+// (resume where the run resumes), eval, first_step and step; a run of eval_only ends with eval. What repeats is repeated
+// only until memory has settled.
 func Build(cfg config.Config, opt Options) (*trace.Trace, error) {
 	return build(cfg, opt, passes{
 		eval:  min(2*cfg.EvalIters, 2),
@@ -45,7 +46,8 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 	if cfg.Compile {
 		e.compile(m)
 	}
-	if opt.Resume || cfg.InitFrom == "resume" {
+	resumed := opt.Resume || cfg.InitFrom == "resume"
+	if resumed {
 		b.phase("resume", 50*layers)
 		e.load()
 	} else {
@@ -58,11 +60,13 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 	}
 	e.x, e.y = e.getBatch(e.batch)
 	e.estimateLoss()
-	b.phase("first_step", 110*layers*n.micro+80*layers)
-	e.step()
-	b.phase("step", (110*layers*n.micro+60*layers)*n.steps)
-	for range n.steps {
+	if !cfg.EvalOnly || resumed { // train.py's `if iter_num == 0 and eval_only`: a resumed run goes on
+		b.phase("first_step", 110*layers*n.micro+80*layers)
 		e.step()
+		b.phase("step", (110*layers*n.micro+60*layers)*n.steps)
+		for range n.steps {
+			e.step()
+		}
 	}
 	if b.most > mostBytes {
 		return nil, fmt.Errorf("trace a run: it would hold more than %v at once, more than any machine has: make batch_size %d or block_size %d smaller", mostBytes, cfg.BatchSize, cfg.BlockSize)

@@ -154,6 +154,26 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// train.py stops after the first estimate of eval_only, but not when it has resumed past iteration 0.
+func TestEvalOnlyEndsWithEval(t *testing.T) {
+	for _, compile := range []bool{false, true} {
+		cfg := config.Default()
+		cfg.NLayer, cfg.Compile, cfg.EvalOnly = 2, compile, true
+		phases := func(opt Options) (names []string) {
+			for _, p := range mustBuild(t, cfg, opt).Phases {
+				names = append(names, p.Name)
+			}
+			return names
+		}
+		if got, want := phases(Options{}), []string{"init", "eval"}; !slices.Equal(got, want) {
+			t.Errorf("compile %v: phases %v, want %v", compile, got, want)
+		}
+		if got, want := phases(Options{Resume: true}), []string{"resume", "eval", "first_step", "step"}; !slices.Equal(got, want) {
+			t.Errorf("compile %v, resumed: phases %v, want %v", compile, got, want)
+		}
+	}
+}
+
 // Under PyTorch's own limit of 11.47 GiB on an H200, and on the 12 GB card that asked for help, nanoGPT's GPT-2 124M failed with
 // these figures; the simulation fails at the same tensors with the same figures.
 func TestFailsWherePyTorchFails(t *testing.T) {
@@ -184,6 +204,9 @@ func TestFailsWherePyTorchFails(t *testing.T) {
 			want := []string{c.phase, c.stage, c.tensor, c.tried, c.allocated}
 			if !slices.Equal(got, want) {
 				t.Errorf("fails at %q, PyTorch at %q", got, want)
+			}
+			if want := []int{c.batch * cfg.BlockSize, 50304}; !slices.Equal(f.Tensor.Shape, want) {
+				t.Errorf("the tensor is %v, PyTorch's %v", f.Tensor.Shape, want)
 			}
 			if unused := (f.Reserved - f.Allocated).String(); c.unused != "" && unused != c.unused {
 				t.Errorf("%s reserved but unallocated, PyTorch has %s", unused, c.unused)

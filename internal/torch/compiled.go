@@ -270,7 +270,7 @@ func (f *compiledForward) head(s *stream) {
 		w = f.temp("transformer.wte.weight (padded)", f.half, f.padV(), f.C)
 		f.add(gnode{name: "pad wte", outs: []gid{w}, ins: []gid{f.wte}})
 	}
-	f.logits = f.buf(tensor("logits", trace.Activation, f.half, f.B, f.T, f.padV()))
+	f.logits = f.buf(tensor("logits", trace.Activation, f.half, f.N(), f.padV()))
 	f.keep(f.logits)
 	f.add(gnode{outs: []gid{f.logits}, ins: []gid{f.lnf.half, w}, blas: forwardBlas})
 	f.amax = f.kept(-1, "cross_entropy.amax", trace.Float32, f.B, f.T)

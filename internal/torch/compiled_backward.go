@@ -105,7 +105,7 @@ func (g *compiledBackward) lmHead(dlogits gid) {
 // longer than 320 elements (padding_alignment_bytes and padding_stride_threshold in torch/_inductor/config.py).
 func (g *compiledBackward) rows(name string, cols int) trace.Tensor {
 	const align, threshold = 128, 320
-	t := tensor(name, trace.Activation, g.half, g.B, g.T, cols)
+	t := tensor(name, trace.Activation, g.half, g.N(), cols)
 	size := int(g.half.Size())
 	if stride := ceilDiv(cols*size, align) * align; cols > threshold && g.padded() {
 		t.Bytes = units.Bytes((g.N()-1)*stride + cols*size)

@@ -128,6 +128,7 @@ func btc(d dims) []int    { return []int{d.B, d.T, d.C} }
 func bt3c(d dims) []int   { return []int{d.B, d.T, 3 * d.C} }
 func bt4c(d dims) []int   { return []int{d.B, d.T, 4 * d.C} }
 func btv(d dims) []int    { return []int{d.B, d.T, d.V} }
+func tokens(d dims) []int { return []int{d.B * d.T, d.V} } // logits.view(-1, V)
 func tc(d dims) []int     { return []int{d.T, d.C} }
 func rows(d dims) []int   { return []int{d.B, d.T} }
 func heads(d dims) []int  { return []int{d.B, d.NH, d.T, d.HS} }
@@ -181,8 +182,8 @@ var siteSpecs = [numSites]siteSpec{
 	sLnfRstd:      {"ln_f.rstd", false, trace.Activation, full(rows)},
 	sLnfHalf:      {"ln_f (half)", false, trace.Activation, halved(btc)},
 	sLogits:       {"logits", false, trace.Activation, halved(btv)},
-	sLogSoftmax:   {"cross_entropy.log_softmax", false, trace.Activation, halved(btv)},
-	sLogSoftmax32: {"cross_entropy.log_softmax (float32)", false, trace.Activation, full(btv)},
+	sLogSoftmax:   {"cross_entropy.log_softmax", false, trace.Activation, halved(tokens)},
+	sLogSoftmax32: {"cross_entropy.log_softmax (float32)", false, trace.Activation, full(tokens)},
 	sLoss:         {"loss", false, trace.Activation, scalar(trace.Float32)},
 	sTotalWeight:  {"cross_entropy.total_weight", false, trace.Activation, scalar(trace.Float32)},
 	sLossScaled:   {"loss / gradient_accumulation_steps", false, trace.Activation, scalar(trace.Float32)},
@@ -190,8 +191,8 @@ var siteSpecs = [numSites]siteSpec{
 
 	sOnes:          {"backward.ones", false, trace.Activation, scalar(trace.Float32)},
 	sDLoss:         {"loss.grad", false, trace.Activation, scalar(trace.Float32)},
-	sDLogSoftmax32: {"cross_entropy.log_softmax.grad (float32)", false, trace.Activation, full(btv)},
-	sDLogSoftmax:   {"cross_entropy.log_softmax.grad", false, trace.Activation, halved(btv)},
+	sDLogSoftmax32: {"cross_entropy.log_softmax.grad (float32)", false, trace.Activation, full(tokens)},
+	sDLogSoftmax:   {"cross_entropy.log_softmax.grad", false, trace.Activation, halved(tokens)},
 	sDLogits:       {"logits.grad", false, trace.Activation, halved(btv)},
 	sDLnfHalf:      {"ln_f.grad (half)", false, trace.Activation, halved(btc)},
 	sDLnf:          {"ln_f.grad", false, trace.Activation, full(btc)},

@@ -122,17 +122,21 @@ func (s *searcher) microBatches(given int) []int {
 }
 
 // cheapest finds, for one micro-batch, the least recompute that fits. Recompute grows by one level of one layer at a
-// time, from the first layer on, and memory shrinks with it, so bisection finds the place.
+// time, from the first layer on, and memory shrinks with it, so bisection finds the place. Where not even all of it
+// fits, fewer logits at once may.
 func (s *searcher) cheapest(micro int, levels []gpt.Recompute) (c *Candidate, least units.Bytes, err error) {
 	last := (len(levels) - 1) * s.model.NLayer
-	build := func(at int) (*gpt.Step, error) { return s.build(micro, s.mix(levels, at)) }
+	chunk := s.lossChunk(micro * s.model.BlockSize)
+	build := func(at int) (*gpt.Step, error) { return s.build(micro, chunk, s.mix(levels, at)) }
 	step, err := build(last)
 	if err != nil {
 		return nil, 0, err
 	}
 	least = step.Place().Size
 	if s.limit > 0 && least > s.limit {
-		return nil, least, nil
+		if chunk, least, err = s.smallerChunk(micro, chunk, s.mix(levels, last)); err != nil || least > s.limit {
+			return nil, least, err
+		}
 	}
 	lo, hi := 0, last // hi fits
 	for lo < hi {
@@ -165,12 +169,36 @@ func (s *searcher) mix(levels []gpt.Recompute, at int) []gpt.Recompute {
 	return mixed
 }
 
-func (s *searcher) build(micro int, recompute []gpt.Recompute) (*gpt.Step, error) {
-	p := s.base
-	p.MicroBatch, p.EvalBatch, p.Recompute = micro, micro, recompute
-	if p.LossChunk == 0 {
-		p.LossChunk = s.lossChunk(micro * s.model.BlockSize)
+// smallerChunk halves the loss chunk until the step fits, and says what the step then takes. Where the least chunk does
+// not fit either, or the settings give the chunk, it is that size that is above the limit.
+func (s *searcher) smallerChunk(micro, chunk int, recompute []gpt.Recompute) (int, units.Bytes, error) {
+	size := func(chunk int) (units.Bytes, error) {
+		step, err := s.build(micro, chunk, recompute)
+		if err != nil {
+			return 0, err
+		}
+		return step.Place().Size, nil
 	}
+	floor := min(chunk, leastChunk)
+	if s.base.LossChunk > 0 {
+		floor = chunk
+	}
+	least, err := size(floor)
+	if err != nil || least > s.limit {
+		return floor, least, err
+	}
+	for chunk > floor {
+		chunk = max(floor, chunk/2)
+		if n, err := size(chunk); err != nil || n <= s.limit {
+			return chunk, n, err
+		}
+	}
+	return floor, least, nil
+}
+
+func (s *searcher) build(micro, chunk int, recompute []gpt.Recompute) (*gpt.Step, error) {
+	p := s.base
+	p.MicroBatch, p.EvalBatch, p.Recompute, p.LossChunk = micro, micro, recompute, chunk
 	step, err := gpt.Build(s.model, s.shape, p)
 	if err == nil && s.scratch != nil {
 		step.AddScratch(s.scratch)
@@ -178,13 +206,19 @@ func (s *searcher) build(micro int, recompute []gpt.Recompute) (*gpt.Step, error
 	return step, err
 }
 
-// lossChunk keeps the logits under the device's measure, and under a quarter of the limit, in equal chunks.
+// leastChunk is the fewest tokens whose logits are worth a matmul.
+const leastChunk = 16
+
+// lossChunk is the settings', or keeps the logits under the device's measure, and under a quarter of the limit, in equal chunks.
 func (s *searcher) lossChunk(tokens int) int {
+	if s.base.LossChunk > 0 {
+		return s.base.LossChunk
+	}
 	bytes := s.costs.Logits
 	if s.limit > 0 {
 		bytes = min(bytes, s.limit/4)
 	}
-	most := max(16, int(int64(bytes)/(int64(s.model.VocabSize)*s.base.Activation.Size())))
+	most := max(leastChunk, int(int64(bytes)/(int64(s.model.VocabSize)*s.base.Activation.Size())))
 	chunks := (tokens + most - 1) / most
 	return (tokens + chunks - 1) / chunks
 }

@@ -57,6 +57,23 @@ func TestChooseFitsEveryLimit(t *testing.T) {
 	}
 }
 
+// What a refusal names as enough is enough, also where the logits are most of the memory.
+func TestNeedIsEnough(t *testing.T) {
+	wide := gpt.Model{NLayer: 2, NHead: 2, NEmbd: 16, BlockSize: 512, VocabSize: 20000}
+	for name, c := range map[string]*config.Config{
+		"chunk chosen": settings(nil),
+		"chunk given":  settings(func(c *config.Config) { c.LossChunk = 200 }),
+	} {
+		var fit *FitError
+		if _, _, err := Choose(wide, c, DTypes(trace.Float32), CPUCosts, nil, 1); !errors.As(err, &fit) {
+			t.Fatalf("%s, one byte: %v", name, err)
+		}
+		if _, layout, err := Choose(wide, c, DTypes(trace.Float32), CPUCosts, nil, fit.Need); err != nil || layout.Size > fit.Need {
+			t.Errorf("%s: %v were said to be enough: %v", name, fit.Need, err)
+		}
+	}
+}
+
 func TestChooseTakesWhatIsGiven(t *testing.T) {
 	c := settings(func(c *config.Config) { c.MicroBatch, c.Recompute, c.LossChunk = 5, "ln", 100 })
 	step, _, err := Choose(small, c, DTypes(trace.Float32), CPUCosts, nil, 0)
