@@ -16,6 +16,7 @@ type dialect struct {
 	kind      Kind
 	clauses   []string // see clause
 	detailed  bool     // without at least one clause it is only talk about memory
+	leading   bool     // clauses may stand before the anchor
 }
 
 // A clause is a piece of a message with its numbers in braces: "{free} is free". Clauses of one message follow
@@ -90,7 +91,11 @@ var dialects = []dialect{
 	{name: "paddle", anchor: "out of memory error on gpu", framework: "paddle", device: "cuda", kind: Device, clauses: paddleClauses},
 	{name: "cupy", anchor: "cupy.cuda.memory.outofmemoryerror", framework: "cupy", device: "cuda", kind: Device, clauses: cupyClauses},
 	{name: "onnxruntime", anchor: "failed to allocate memory for requested buffer", framework: "onnxruntime", kind: Device, clauses: onnxClauses},
-	{name: "ggml", anchor: "cudamalloc failed: out of memory", device: "cuda", kind: Device, clauses: ggmlClauses},
+	{name: "ggml", anchor: "cudamalloc failed: out of memory", device: "cuda", kind: Device, clauses: ggmlClauses, leading: true},
+	{name: "vllm-cache", anchor: "no available memory for the cache blocks", framework: "pytorch", kind: Device},
+	{name: "accelerate", anchor: "no executable batch size found", framework: "pytorch", kind: Device},
+	{name: "rocm-hsa", anchor: "hsa_status_error_out_of_resources", device: "hip", kind: Device},
+	{name: "windows-page-file", anchor: "paging file is too small", device: "cpu", kind: Host},
 	{name: "numpy", anchor: "unable to allocate", framework: "numpy", device: "cpu", kind: Host, clauses: numpyClauses, detailed: true},
 	{name: "cuda-error", anchor: "cuda error: out of memory", device: "cuda", kind: Device, clauses: ggmlClauses},
 	{name: "cuda-error-tight", anchor: "cuda error:out of memory", device: "cuda", kind: Device},

@@ -53,6 +53,9 @@ func (r rule) follow(text string) reading {
 	got := reading{found: map[string]string{}, text: text}
 	at := max(0, strings.Index(strings.ToLower(text), r.anchor))
 	end := at + len(r.anchor) + maxGap
+	if r.leading {
+		at = 0
+	}
 	for {
 		expr, loc := r.nearest(text, at, end)
 		if loc == nil {
