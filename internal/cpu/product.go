@@ -32,10 +32,8 @@ type product struct {
 	done func(row, rows, col, cols int)
 }
 
-const (
-	groupBytes = 1 << 20 // a group of panels: well inside the L2 cache
-	chunkBytes = 8 << 20 // packed panels of the larger factor at once
-)
+// chunkBytes is the packed panels of the larger factor at once.
+const chunkBytes = 8 << 20
 
 // cut says how a product is cut. The factor with fewer panels stays for a whole run of K, the other one flows through.
 type cut struct {
@@ -59,7 +57,7 @@ func (p *product) cut() cut {
 	c.kc = p.g.Padded(ceil(p.K, ceil(p.K, p.g.KC)))
 	panel := c.flowR * c.kc * p.g.Bytes
 	c.chunk = even(c.flow, chunkBytes/panel)
-	c.group = even(c.chunk, groupBytes/panel)
+	c.group = even(c.chunk, p.g.Group/panel)
 	c.flowAt = align(c.stay * c.stayR * c.kc * p.g.Bytes)
 	c.tileAt = c.flowAt + align(c.chunk*panel)
 	c.tile = align(4 * p.g.MR * p.g.NR)

@@ -51,13 +51,15 @@ func (t tiler) pairs(dst *byte, src *float32, stride uintptr) {
 // amxBF16 rounds both factors to bfloat16.
 func amxBF16() *Gemm {
 	t := tiler{1}
-	return &Gemm{Name: "amx-bf16", MR: 32, NR: 32, KR: groupK, Bytes: 2, KC: 512, PackA: t.packA, PackB: t.packB, Multiply: multiplyBF16}
+	return &Gemm{Name: "amx-bf16", MR: 32, NR: 32, KR: groupK, Bytes: 2, KC: 512, Group: 1 << 20,
+		PackA: t.packA, PackB: t.packB, Multiply: multiplyBF16}
 }
 
 // amxSplit is as accurate as float32: each factor is the exact sum of three bfloat16.
 func amxSplit() *Gemm {
 	t := tiler{3}
-	return &Gemm{Name: "amx-split", MR: 32, NR: 32, KR: groupK, Bytes: 6, KC: 512, PackA: t.packA, PackB: t.packB, Multiply: multiplySplit}
+	return &Gemm{Name: "amx-split", MR: 32, NR: 32, KR: groupK, Bytes: 6, KC: 512, Group: 1 << 20,
+		PackA: t.packA, PackB: t.packB, Multiply: multiplySplit}
 }
 
 func (t tiler) packA(dst []byte, src []float32, outer, inner, n, k int) {

@@ -11,6 +11,7 @@ type Gemm struct {
 	KR     int // K is padded to a multiple of KR
 	Bytes  int // packed bytes an element
 	KC     int // the longest run of K worth packing at once: what keeps a panel near the core
+	Group  int // bytes of panels that should stay in the L2 cache of the processors this is for
 
 	// PackA and PackB write one panel of n <= MR (NR) rows (columns) and k elements of K.
 	// Element (i,k) is src[i*outer + k*inner]; one of outer and inner is 1.
@@ -40,7 +41,7 @@ func (g *Gemm) PanelB(k int) int { return g.NR * g.Padded(k) * g.Bytes }
 func plainGemm() *Gemm {
 	const r = 4
 	pack := func(dst []byte, src []float32, outer, inner, n, k int) { packF32(dst, src, outer, inner, n, k, r) }
-	return &Gemm{Name: "go", MR: r, NR: r, KR: 1, Bytes: 4, KC: 256, PackA: pack, PackB: pack, Multiply: multiplyPlain}
+	return &Gemm{Name: "go", MR: r, NR: r, KR: 1, Bytes: 4, KC: 256, Group: 128 << 10, PackA: pack, PackB: pack, Multiply: multiplyPlain}
 }
 
 // packF32 writes a panel of width r: dst[k*r+i] = src[i*outer + k*inner].

@@ -115,7 +115,7 @@ func nativeScales(i isa, dst *[256]float32, c [4]uint32, key [2]uint32, limit ui
 
 // vectorGemm is a product of float32 panels: one element of A times a row of B, k by k.
 func vectorGemm(name string, mr, nr int, multiply func(Block)) *Gemm {
-	return &Gemm{Name: name, MR: mr, NR: nr, KR: 1, Bytes: 4, KC: 384, Multiply: multiply,
+	return &Gemm{Name: name, MR: mr, NR: nr, KR: 1, Bytes: 4, KC: 384, Group: 256 << 10, Multiply: multiply,
 		PackA: func(dst []byte, src []float32, outer, inner, n, k int) { packF32(dst, src, outer, inner, n, k, mr) },
 		PackB: func(dst []byte, src []float32, outer, inner, n, k int) { packF32(dst, src, outer, inner, n, k, nr) },
 	}
