@@ -192,3 +192,22 @@ func BenchmarkSuggest(b *testing.B) {
 		}
 	}
 }
+
+// Under torchrun train.py asserts that accumulation is a multiple of the processes: every split keeps it so.
+func TestSplitsKeepTheProcessesDividing(t *testing.T) {
+	target := OnCard(card(t, "rtx 3060"))
+	for _, world := range []int{2, 6, 8} {
+		s := setup(t, map[string]any{"batch_size": 60, "gradient_accumulation_steps": world})
+		s.Options.DDP, s.Options.WorldSize = true, world
+		found, err := Suggest(try(t, s, target), target)
+		if err != nil || len(found) == 0 {
+			t.Errorf("%d processes: %d suggestions, %v", world, len(found), err)
+		}
+		for _, sg := range found {
+			c := sg.Outcome.Setup.Config
+			if c.GradientAccumulationSteps%world != 0 || sg.SameTraining && c.EffectiveBatch() != 60*world {
+				t.Errorf("%d processes: %d x %d", world, c.BatchSize, c.GradientAccumulationSteps)
+			}
+		}
+	}
+}

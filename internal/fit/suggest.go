@@ -173,7 +173,7 @@ func (s *search) microBatches() {
 		return
 	}
 	c := &s.base.Setup.Config
-	batches := divisors(c.EffectiveBatch(), c.BatchSize-1)
+	batches := divisors(s.rankBatch(), c.BatchSize-1)
 	best := s.largest(batches, s.split)
 	if best < 0 {
 		return
@@ -182,10 +182,16 @@ func (s *search) microBatches() {
 	s.try(Suggestion{Kind: MicroBatch, Changes: s.split(b), SameTraining: true,
 		Why: fmt.Sprintf("memory for activations and logits falls with batch_size; %d x %d sequences are still %d an update",
 			b, c.EffectiveBatch()/b, c.EffectiveBatch())}, nil, comfortably)
-	if half := divisors(c.EffectiveBatch(), (b+1)/2); b > 1 && half.n > 0 {
+	if half := divisors(s.rankBatch(), (b+1)/2); b > 1 && half.n > 0 {
 		s.try(Suggestion{Kind: MicroBatch, Changes: s.split(half.at(0)), SameTraining: true, Safe: true,
 			Why: "about half the micro-batch leaves room for other programs on the card"}, nil, comfortably)
 	}
+}
+
+// rankBatch is each process's share of the effective batch: what divides it leaves accumulation a multiple of the
+// processes, as train.py asserts.
+func (s *search) rankBatch() int {
+	return s.base.Setup.Config.EffectiveBatch() / max(1, s.base.Setup.Options.WorldSize)
 }
 
 func (s *search) split(batch int) map[string]any {
@@ -208,7 +214,7 @@ func (s *search) compile() {
 	}
 	c := &s.base.Setup.Config
 	on := !c.Compile
-	batches := divisors(c.EffectiveBatch(), c.BatchSize)
+	batches := divisors(s.rankBatch(), c.BatchSize)
 	change := func(b int) map[string]any {
 		if b == c.BatchSize {
 			return map[string]any{"compile": on}

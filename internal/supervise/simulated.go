@@ -2,9 +2,7 @@ package supervise
 
 import (
 	"cmp"
-	"errors"
 	"slices"
-	"strconv"
 
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/fit"
@@ -37,9 +35,6 @@ func (s Simulated) Predict(cfg config.Config, c Conditions) (Prediction, bool, e
 // Choices are fit's suggestions that a command line can carry and that leave training the same, the fastest first and
 // the extra-safe ones last.
 func (s Simulated) Choices(cfg config.Config, c Conditions) ([]Choice, error) {
-	if c.World > 1 {
-		return s.divided(cfg, c)
-	}
 	o, target, err := s.try(cfg, c)
 	if err != nil {
 		return nil, err
@@ -69,29 +64,6 @@ func rank(sg fit.Suggestion) int {
 		return 1
 	}
 	return 0
-}
-
-// divided is for torchrun, where train.py asserts that accumulation is a multiple of the processes: the largest batch
-// that fits and keeps it so.
-func (s Simulated) divided(cfg config.Config, c Conditions) ([]Choice, error) {
-	whole := cfg.EffectiveBatch()
-	for b := cfg.BatchSize - 1; b >= 1; b-- {
-		if whole%b != 0 || whole/b%c.World != 0 {
-			continue
-		}
-		try := cfg
-		if err := errors.Join(try.Set("batch_size", b), try.Set("gradient_accumulation_steps", whole/b)); err != nil {
-			return nil, err
-		}
-		o, _, err := s.try(try, c)
-		if err != nil {
-			return nil, err
-		}
-		if o.Fits && !o.Tight {
-			return []Choice{{Changes: map[string]string{"batch_size": strconv.Itoa(b), "gradient_accumulation_steps": strconv.Itoa(whole / b)}, Prediction: prediction(o)}}, nil
-		}
-	}
-	return nil, nil
 }
 
 func prediction(o *fit.Outcome) Prediction {
