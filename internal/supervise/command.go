@@ -29,6 +29,9 @@ var trainers = []Trainer{
 	{Name: "litgpt", BatchFlag: "--train.micro_batch_size", resume: resumeLitGPT},
 }
 
+// plain is a script whose command line gives both of these flags: they say enough, whatever the script.
+var plain = Trainer{Name: "plain", BatchFlag: "--batch_size", AccumFlag: "--gradient_accumulation_steps"}
+
 var nanoGPT = Trainer{Name: "nanogpt", BatchFlag: "--batch_size", AccumFlag: "--gradient_accumulation_steps", resume: resumeNanoGPT}
 
 // Command is a training command line that snug understands well enough to change.
@@ -61,15 +64,19 @@ func Parse(args []string, batchFlag, accumFlag string) (*Command, error) {
 		return c, nil
 	}
 	for i := range trainers {
-		t := &trainers[i]
-		if c.has(t.BatchFlag) || t.Name == "huggingface" && c.has(t.AccumFlag) && !c.isNanoGPT() {
+		if t := &trainers[i]; c.has(t.BatchFlag) {
 			c.Trainer = t
 			return c, nil
 		}
 	}
-	if c.isNanoGPT() {
+	switch {
+	case c.isNanoGPT():
 		c.Trainer = &nanoGPT
 		c.Config = c.readNanoGPT()
+	case c.has(plain.AccumFlag) && c.has(plain.BatchFlag):
+		c.Trainer = &plain
+	case c.has(plain.AccumFlag): // Hugging Face's batch has a default
+		c.Trainer = &trainers[0]
 	}
 	return c, nil
 }

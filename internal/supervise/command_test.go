@@ -52,6 +52,7 @@ func TestParse(t *testing.T) {
 		"python run_clm.py --per_device_train_batch_size 16 --gradient_accumulation_steps 2": {"huggingface", Batch{16, 2}, 1},
 		"python run_clm.py --gradient_accumulation_steps=4":                                  {"huggingface", Batch{8, 4}, 1},
 		"litgpt pretrain pythia-14m --train.micro_batch_size 8":                              {"litgpt", Batch{8, 0}, 1},
+		"python other.py --batch_size=64 --gradient_accumulation_steps=8":                    {"plain", Batch{64, 8}, 1},
 		"python other.py --batch_size=4":                                                     {"", Batch{}, 1},
 		"bash train.sh":                                                                      {"", Batch{}, 1},
 		"python":                                                                             {"", Batch{}, 1},

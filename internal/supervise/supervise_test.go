@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -31,6 +32,7 @@ type stage struct {
 	*Supervisor
 	out, errs, said buffer
 	signals         chan os.Signal
+	dir             string // the trainer's folder
 	published       []runs.Run
 }
 
@@ -60,7 +62,11 @@ func newStage(t *testing.T, script string, fits int, args ...string) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st := &stage{signals: make(chan os.Signal, 1)}
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := &stage{signals: make(chan os.Signal, 1), dir: dir}
 	st.Supervisor = &Supervisor{
 		Command: cmd, Planner: linear{175 * units.MiB}, Retries: 4, Signals: st.signals, Log: io.Discard,
 		Env: append(os.Environ(), "SUPERVISE_SCRIPT="+script, "SUPERVISE_FITS="+strconv.Itoa(fits)),
@@ -293,6 +299,27 @@ func (fullCard) Snapshot(context.Context) (gpu.Snapshot, error) {
 	return s, err
 }
 
+// A look that finds the card free again, because the trainer has died, does not hide how it died.
+func TestTheLastLookAtATrainerCounts(t *testing.T) {
+	w := watcher{s: &Supervisor{}, child: &child{cmd: &exec.Cmd{Process: &os.Process{Pid: 7}}}}
+	held := 9 * units.GiB
+	full, err := gputest.One().Snapshot(gputest.Noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full.Devices[0].Free = 10 * units.MiB
+	full.Devices[0].Processes = []gpu.Process{{PID: 7, Kind: gpu.Compute, Memory: &held}}
+	free, err := gputest.One().Snapshot(gputest.Noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.look(full)
+	w.look(free)
+	if !w.full {
+		t.Error("the trainer was on a full card when it was last seen")
+	}
+}
+
 func TestDeathWithTheDeviceFull(t *testing.T) {
 	for script, want := range map[string]Outcome{"python error": Failed, "waits": OutOfMemory} {
 		st := newStage(t, script, 1, "--batch_size=64", "--gradient_accumulation_steps=1")
@@ -314,11 +341,14 @@ func TestDeathWithTheDeviceFull(t *testing.T) {
 }
 
 // crowded is a card on which another process takes all but 8 GiB as soon as the trainer has been seen there.
-type crowded struct{ looks int }
+type crowded struct {
+	looks int
+	sign  string // the file that tells the trainer
+}
 
 func (c *crowded) Snapshot(context.Context) (gpu.Snapshot, error) {
 	if c.looks++; c.looks > 1 { // the first look has been taken in: the trainer may fail
-		if err := os.WriteFile("looked", nil, 0o644); err != nil {
+		if err := os.WriteFile(c.sign, nil, 0o644); err != nil {
 			return gpu.Snapshot{}, err
 		}
 	}
@@ -335,7 +365,7 @@ func (c *crowded) Snapshot(context.Context) (gpu.Snapshot, error) {
 // A message without numbers leaves the device itself to say how much there is for the next attempt.
 func TestRoomIsAskedOfTheDevice(t *testing.T) {
 	st := newStage(t, "fails without numbers", 40, "--batch_size=128")
-	st.Prober, st.Limit, st.Preflight = &crowded{}, 80*units.GiB, true
+	st.Prober, st.Limit, st.Preflight = &crowded{sign: filepath.Join(st.dir, "looked")}, 80*units.GiB, true
 	sum := st.run(t)
 	want := []string{"128 x 40 resume false", "40 x 128 resume false"}
 	if got := st.batches(); !slices.Equal(got, want) || sum.Exit != 0 {
@@ -344,7 +374,10 @@ func TestRoomIsAskedOfTheDevice(t *testing.T) {
 }
 
 // contained is a card whose driver lists no process, as in a container: its use grows by 5 GiB while the trainer runs.
-type contained struct{ looks int }
+type contained struct {
+	looks int
+	sign  string // the file that tells the trainer
+}
 
 func (c *contained) Snapshot(context.Context) (gpu.Snapshot, error) {
 	s, err := gputest.One().Snapshot(gputest.Noon)
@@ -353,14 +386,14 @@ func (c *contained) Snapshot(context.Context) (gpu.Snapshot, error) {
 		s.Devices[0].Used += 5 * units.GiB
 	}
 	if c.looks > 3 {
-		err = errors.Join(err, os.WriteFile("looked", nil, 0o644))
+		err = errors.Join(err, os.WriteFile(c.sign, nil, 0o644))
 	}
 	return s, err
 }
 
 func TestMemoryIsMeasuredInAContainer(t *testing.T) {
 	st := newStage(t, "fails without numbers", 40, "--batch_size=128")
-	st.Prober, st.Device, st.Retries = &contained{}, "GPU-3060aaaa-0000-0000-0000-000000000001", 0
+	st.Prober, st.Device, st.Retries = &contained{sign: filepath.Join(st.dir, "looked")}, "GPU-3060aaaa-0000-0000-0000-000000000001", 0
 	if a := st.run(t).Attempts[0]; a.Measured != 5*units.GiB {
 		t.Errorf("measured %v, want what came in use since the start", a.Measured)
 	}

@@ -22,7 +22,7 @@ type watcher struct {
 	began    time.Time
 
 	peak units.Bytes // process memory on one device, the largest seen
-	full bool        // a device that the trainer is on had next to nothing free, at the last look
+	full bool        // a device that the trainer is on had next to nothing free, at the last look that found it there
 	tree []process   // the trainer's descendants, at the last look
 
 	listed bool                   // the driver has listed the trainer among its processes
@@ -97,7 +97,7 @@ func (w *watcher) look(snapshot gpu.Snapshot) {
 	for _, p := range w.tree {
 		mine[p.pid] = true
 	}
-	w.full = false
+	seen, full := false, false
 	var least units.Bytes
 	for _, d := range snapshot.Usable() {
 		held, on := w.held(d, mine)
@@ -105,10 +105,13 @@ func (w *watcher) look(snapshot gpu.Snapshot) {
 			continue
 		}
 		w.peak = max(w.peak, held)
-		w.full = w.full || float64(d.Free) < nearlyNothing*float64(d.Total)
+		seen, full = true, full || float64(d.Free) < nearlyNothing*float64(d.Total)
 		if least == 0 || d.Free < least {
 			least, w.s.state.device = max(1, d.Free), d.UUID
 		}
+	}
+	if seen { // a look that came after the trainer's death says nothing of how it died
+		w.full = full
 	}
 	if w.before == nil {
 		w.before = map[string]units.Bytes{}
