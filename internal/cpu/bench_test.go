@@ -54,7 +54,27 @@ func BenchmarkMatmul(b *testing.B) {
 	}
 }
 
-// benchOp runs an op alone and reports what it does a second.
+// BenchmarkOps is every other op, at the width of 124M (a vocabulary of 4,096) and of the character example.
+func BenchmarkOps(b *testing.B) {
+	x := New(Options{})
+	defer x.Close()
+	for _, s := range []struct {
+		name string
+		at   program.Attrs
+	}{
+		{"124M", program.Attrs{B: 4, T: 256, C: 768, NH: 12, OC: 3072, V: 4096}},
+		{"char", program.Attrs{B: 12, T: 64, C: 128, NH: 4, OC: 512, V: 65}},
+	} {
+		at := s.at
+		at.N, at.Scale, at.Beta1, at.Beta2, at.Eps = at.B*at.T, 1e-3, 0.9, 0.95, 1e-8
+		cases := append(tokenCases(rand.New(rand.NewPCG(3, 4)), at), layerCases(at)...)
+		for _, c := range append(cases, updateCases(at)...) {
+			b.Run(fmt.Sprintf("%s/%v", s.name, c.code), func(b *testing.B) { benchOp(b, x, c, 0) })
+		}
+	}
+}
+
+// benchOp runs an op alone and reports what it does a second, or without flops what it takes.
 func benchOp(b *testing.B, x *Executor, c opcase, flops float64) {
 	c.load(b, x, rand.New(rand.NewPCG(1, 2)))
 	if err := x.Run(0, testStep); err != nil {
@@ -67,9 +87,11 @@ func benchOp(b *testing.B, x *Executor, c opcase, flops float64) {
 		}
 	}
 	cpu = cpuSeconds() - cpu
-	b.ReportMetric(flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-	if cpu > 0 {
+	if flops > 0 {
+		b.ReportMetric(flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 		b.ReportMetric(flops*float64(b.N)/cpu/1e9, "GFLOP/core-s")
+	} else {
+		b.ReportMetric(cpu/float64(b.N)*1e6, "core-µs/op")
 	}
 	runtime.GC() // the last op's arena
 }
