@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/snugml/snug/internal/pickle"
+	"github.com/snugml/snug/internal/safetensors"
 )
 
 const fixture = "testdata/ckpt.pt"
@@ -221,6 +222,29 @@ func FuzzNative(f *testing.F) {
 			if s, err := readNative(bytes.NewReader(raw), int64(len(raw)), modelOnly); err == nil {
 				values(t, s)
 			}
+		}
+	})
+}
+
+// Whatever a file begins with: it is read as what it is, or refused.
+func FuzzOpen(f *testing.F) {
+	var b bytes.Buffer
+	tensors := newState(tiny(true), 0).Params
+	if err := safetensors.Write(&b, prefixed("", tensors), map[string]string{"format": "pt"}); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.Bytes())
+	f.Add([]byte("\x80\x02}."))
+	f.Add([]byte("PK\x03\x04"))
+	f.Add([]byte("{}"))
+	dir := f.TempDir() // Hugging Face's config.json is looked for here
+	if err := os.WriteFile(filepath.Join(dir, hfConfigName), []byte(`{"n_head":2}`), 0o666); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		s, err := openKind(bytes.NewReader(raw), int64(len(raw)), filepath.Join(dir, "model.safetensors"), Everything)
+		if err == nil {
+			values(t, s)
 		}
 	})
 }

@@ -100,6 +100,9 @@ func runTrain(ctx context.Context, io *term.IO, o trainOptions) error {
 	view.close()
 	if errors.Is(err, train.ErrStopped) {
 		fmt.Fprintf(io.Err, "stopped at iteration %d: go on with\n  %s --init_from=resume\n", run.Iter, o.again)
+		if _, err := view.draw(); err != nil {
+			return err
+		}
 		return &exitError{code: ExitFailed}
 	}
 	if err != nil {

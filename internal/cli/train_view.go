@@ -190,12 +190,9 @@ func count(n int) string {
 // end draws the curve and shows the result.
 func (v *trainView) end() error {
 	c := &v.run.Config
-	var curve *plot.Chart
-	if !c.EvalOnly {
-		var err error
-		if curve, err = metrics.Draw(c.OutDir, "loss of "+c.OutDir); err != nil {
-			return err
-		}
+	curve, err := v.draw()
+	if err != nil {
+		return err
 	}
 	if v.o.json {
 		return writeJSON(v.io.Out, v.result())
@@ -237,6 +234,15 @@ func (v *trainView) close() {
 	if v.runs != "" {
 		_ = runs.Withdraw(v.runs, os.Getpid()) // a file whose process has ended counts for nothing anyway
 	}
+}
+
+// draw leaves the curve of the run in out_dir. A run that only evaluates has none.
+func (v *trainView) draw() (*plot.Chart, error) {
+	c := &v.run.Config
+	if c.EvalOnly {
+		return nil, nil
+	}
+	return metrics.Draw(c.OutDir, "loss of "+c.OutDir)
 }
 
 // showCurve draws a curve where a person watches, as wide as the terminal but no wider than is read at a glance.
