@@ -2,7 +2,7 @@
 """Writes a bundle: what PyTorch computes for a small GPT, for snug's executors to be compared with.
 
     make_bundle.py                          every bundle of BUNDLES, beside this file
-    make_bundle.py --name=curve --out=DIR --n_layer=4 --n_embd=128 --steps=200 --without=grad,final,logits
+    make_bundle.py --name=curve --out=DIR --n_layer=4 --n_embd=128 --steps=200 --learning_rate=1e-3 --without=grad,final,logits
 
 The model is nanoGPT's mathematics written as functions over a dictionary of tensors. README.md says what a bundle holds.
 Needs torch and safetensors; snug's tests need neither.
