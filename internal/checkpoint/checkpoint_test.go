@@ -173,8 +173,10 @@ func TestEveryDamageIsNoticed(t *testing.T) {
 	for at := 0; at < len(good); at += 7 {
 		damage("cut", at, good[:at])
 	}
-	if err := os.WriteFile(filepath.Join(dir, PrevName), good[:100], 0o666); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{Name, PrevName} {
+		if err := os.WriteFile(filepath.Join(dir, name), good[:100], 0o666); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := Load(dir, Everything); !errors.Is(err, ErrDamaged) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("both damaged: %v", err)
@@ -182,6 +184,37 @@ func TestEveryDamageIsNoticed(t *testing.T) {
 	os.Remove(filepath.Join(dir, PrevName))
 	if _, err := Load(dir, Everything); !errors.Is(err, ErrDamaged) {
 		t.Errorf("damaged and alone: %v", err)
+	}
+}
+
+// A run that went on from the previous one and is killed while it saves still has that one: the damaged newest one does not
+// take its place.
+func TestADamagedOneNeverReplacesAWholeOne(t *testing.T) {
+	dir := t.TempDir()
+	path, prev := filepath.Join(dir, Name), filepath.Join(dir, PrevName)
+	save(t, dir, newState(tiny(true), 1))
+	save(t, dir, newState(tiny(true), 2))
+	if err := os.Truncate(path, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if s := load(t, dir, ModelOnly); s.IterNum != 1 {
+		t.Fatalf("iteration %d loads", s.IterNum)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("sampling moved a file: %v", err)
+	}
+	if s := load(t, dir, Everything); s.IterNum != 1 || !strings.Contains(s.Warnings[0], DamagedName) {
+		t.Fatalf("iteration %d loads, warnings %q", s.IterNum, s.Warnings)
+	}
+	if err := keepPrevious(path, prev); err != nil { // as far as Save gets before the kill
+		t.Fatal(err)
+	}
+	if s := load(t, dir, Everything); s.IterNum != 1 {
+		t.Errorf("iteration %d loads", s.IterNum)
+	}
+	save(t, dir, newState(tiny(true), 3))
+	if s := load(t, dir, Everything); s.IterNum != 3 || len(s.Warnings) != 0 {
+		t.Errorf("iteration %d loads, warnings %q", s.IterNum, s.Warnings)
 	}
 }
 

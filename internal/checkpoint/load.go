@@ -24,6 +24,9 @@ const (
 
 // Load opens the newest whole checkpoint in dir: snug's own, the one before it where the newest is damaged (with a
 // warning that says so), or nanoGPT's ckpt.pt where there is none of ours.
+//
+// With Everything, a damaged newest one is set aside as DamagedName: the next Save would else put it in the place of the
+// whole one, and a kill in that moment would leave none.
 func Load(dir string, want Want) (*State, error) {
 	newest, prev, torch := filepath.Join(dir, Name), filepath.Join(dir, PrevName), filepath.Join(dir, TorchName)
 	s, first := open(newest, want, openNative)
@@ -36,7 +39,11 @@ func Load(dir string, want Want) (*State, error) {
 	}
 	s, err := open(prev, want, openNative)
 	if err == nil {
-		s.Warnings = append(s.Warnings, fmt.Sprintf("%v: going on from %s, iteration %d", first, prev, s.IterNum))
+		warning := fmt.Sprintf("%v: going on from %s, iteration %d", first, prev, s.IterNum)
+		if !missing && want == Everything && os.Rename(newest, filepath.Join(dir, DamagedName)) == nil {
+			warning += "; the damaged one is " + DamagedName + " now"
+		}
+		s.Warnings = append(s.Warnings, warning)
 		return s, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {

@@ -16,8 +16,9 @@ import (
 
 // Names of snug's checkpoints in out_dir.
 const (
-	Name     = "ckpt.safetensors"
-	PrevName = "ckpt.prev.safetensors"
+	Name        = "ckpt.safetensors"
+	PrevName    = "ckpt.prev.safetensors"
+	DamagedName = "ckpt.damaged.safetensors"
 )
 
 // Save writes s as dir's newest checkpoint and keeps the one before it.
