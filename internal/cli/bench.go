@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -76,7 +77,11 @@ type benchReport struct {
 
 func runBench(io *term.IO, o benchOptions) error {
 	c := &o.config
-	d, e, err := train.OpenCUDA(c, o.cuda)
+	kind, number, _ := strings.Cut(c.Device, ":")
+	if kind != "cuda" {
+		return usageError(fmt.Errorf("device %q: bench times a GPU: use cuda or cuda:1", c.Device))
+	}
+	d, e, err := openCUDA(c, number, o.cuda)
 	if err != nil {
 		return err
 	}

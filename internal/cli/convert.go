@@ -62,6 +62,7 @@ func newConvert(io *term.IO) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&o.to, "to", "", strings.Join(slices.Sorted(maps.Keys(formats)), ", "))
+	offer(cmd, "to", slices.Sorted(maps.Keys(formats))...)
 	cmd.Flags().StringVar(&o.out, "out", "", "where to; beside the checkpoint where it is not given")
 	cmd.Flags().BoolVar(&o.force, "force", false, "replace what is there")
 	// The only error is a flag that does not exist.

@@ -28,30 +28,30 @@ func openDevice(ctx context.Context, c *config.Config) (train.Device, error) {
 	case "cpu":
 		return cpuDevice(c)
 	case "cuda":
-		return cudaDevice(c, number)
+		d, _, err := openCUDA(c, number, cuda.Options{})
+		return d, err
 	}
 	return train.Device{}, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
 }
 
-// cudaDevice is a GPU by its number, the first where none is given.
-func cudaDevice(c *config.Config, number string) (train.Device, error) {
-	var o cuda.Options
+// openCUDA opens a GPU by its number, the first where none is given.
+func openCUDA(c *config.Config, number string, o cuda.Options) (train.Device, *cuda.Executor, error) {
 	if number != "" {
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 0 {
-			return train.Device{}, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
+			return train.Device{}, nil, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
 		}
 		o.Ordinal = n
 	}
-	d, _, err := train.OpenCUDA(c, o)
+	d, e, err := train.OpenCUDA(c, o)
 	var fit *train.FitError
 	switch {
 	case errors.As(err, &fit):
-		return d, &exitError{ExitDoesNotFit, err}
+		return d, nil, &exitError{ExitDoesNotFit, err}
 	case err != nil:
-		return d, &exitError{ExitNoDevice, fmt.Errorf("%w: --device=cpu trains without a GPU", err)}
+		return d, nil, &exitError{ExitNoDevice, fmt.Errorf("%w: --device=cpu trains without a GPU", err)}
 	}
-	return d, nil
+	return d, e, nil
 }
 
 // cpuDevice is the processor. It stores float32; bfloat16, the default, is what its matmuls round their factors to

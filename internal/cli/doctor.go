@@ -56,6 +56,7 @@ func newDoctor(io *term.IO) *cobra.Command {
 	o.settings = addSettings(cmd, config.Doctor)
 	cmd.Flags().StringVar(&o.gpu, "gpu", "", "the card it ran on, such as \"rtx 3060\", where the log does not tell")
 	cmd.Flags().StringVar(&lang, "lang", "", "language of the report: en, de, zh, ja or hi; unset is LC_ALL's or LANG's")
+	offer(cmd, "lang", "en", "de", "zh", "ja", "hi")
 	cmd.Flags().BoolVar(&o.markdown, "markdown", false, "print the report as Markdown")
 	cmd.Flags().BoolVar(&o.apply, "apply", false, "write the best fix into the config file, or print its command line")
 	cmd.Flags().IntVar(&o.fix, "fix", 0, "apply row `N` of the fixes instead of the best")

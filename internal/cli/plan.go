@@ -41,6 +41,7 @@ func newPlan(io *term.IO) *cobra.Command {
 	}
 	s := addSettings(cmd, config.Plan)
 	cmd.Flags().StringVar(&o.engine, "engine", "torch", "whose memory: torch (nanoGPT's train.py) or native (snug train)")
+	offer(cmd, "engine", "torch", "native")
 	cmd.Flags().StringVar(&o.gpu, "gpu", "", "the card to plan for, such as \"rtx 3060\"; unset is the one in this machine")
 	cmd.Flags().StringVar(&o.allocConf, "alloc-conf", "", "PyTorch's allocator settings; unset is PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF")
 	cmd.Flags().IntVar(&o.worldSize, "world-size", 1, "processes of a DDP run")

@@ -35,6 +35,8 @@ func newPrepare(io *term.IO) *cobra.Command {
 	flags.StringVar(&o.Out, "out", "", "folder to write the data set to")
 	flags.StringVar(&o.Tokenizer, "tokenizer", prepare.GPT2, "gpt2 (tokens of tiktoken's gpt2) or char (characters, with meta.pkl)")
 	flags.StringVar(&format, "format", format, "text, jsonl or parquet; auto goes by the files' names")
+	offer(cmd, "tokenizer", prepare.GPT2, prepare.Char)
+	offer(cmd, "format", "auto", "text", "jsonl", "parquet")
 	flags.StringVar(&o.Field, "field", "text", "field of .jsonl, or column of .parquet, that holds the text")
 	flags.Float64Var(&o.ValFraction, "val_fraction", 0, "share of val; unset is 0.1, or 0.0005 of documents of 1 GiB and more")
 	flags.Uint64Var(&o.Seed, "seed", 1337, "seed of the draw of val's documents")

@@ -58,14 +58,19 @@ func addSettings(cmd *cobra.Command, which config.Commands) *settings {
 			choices = []string{"True", "False"}
 		}
 		if choices != nil {
-			// The only error is a flag registered twice, which Var above would have refused.
-			_ = cmd.RegisterFlagCompletionFunc(row.Key, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
+			offer(cmd, row.Key, choices...)
 		}
 	}
 	cmd.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"py"}, cobra.ShellCompDirectiveFilterFileExt
 	}
 	return s
+}
+
+// offer gives a flag's values to shell completion.
+func offer(cmd *cobra.Command, flag string, values ...string) {
+	// The only errors are a flag that is not there and one offered twice: neither depends on input.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // load reads the settings as nanoGPT does: defaults, then the config files in order, then the overrides in order.

@@ -38,9 +38,6 @@ func newWatch(io *term.IO) *cobra.Command {
 			if o.interval < 100*time.Millisecond {
 				return usageError(fmt.Errorf("--interval %v is too short: the least is 100ms", o.interval))
 			}
-			if !o.once && !o.json && !io.Out.TTY {
-				return usageError(errors.New("watch draws on a terminal, and the output is none: use --once or --json"))
-			}
 			probe, err := newProbe()
 			if err != nil {
 				return err
@@ -73,6 +70,8 @@ func runWatch(ctx context.Context, io *term.IO, o watchOptions, src watch.Source
 			}
 		}
 		return nil
+	case !io.Out.TTY:
+		return usageError(errors.New("watch draws on a terminal, and the output is none: use --once or --json"))
 	}
 	_, err := tea.NewProgram(watch.NewMonitor(ctx, src, o.interval, io.Out, state), tea.WithContext(ctx), tea.WithInput(io.In), tea.WithOutput(io.Out.Writer)).Run()
 	if errors.Is(err, tea.ErrInterrupted) {
