@@ -65,7 +65,7 @@ func (d *Device) openBlas() {
 		b.handle = *h
 	}
 	if err != nil {
-		d.Blas = "own kernels: " + err.Error()
+		d.Blas = "snug's own matmuls: " + err.Error()
 		return
 	}
 	// size_t cublasLtGetVersion(void)

@@ -15,13 +15,15 @@ type Device struct {
 	dev     int32
 	work    chan func()
 	stream  uintptr
-	files   map[string][]byte // compiled units, by name
+	target  string            // which of Archives
+	files   map[string][]byte // its compiled units, by name
 	modules map[string]uintptr
 	kernels map[string]*kernel
 	blas    *blas // nil where cuBLASLt is not there or not wanted
 	args    arguments
 	sync    bool // wait for and check every launch
 	timer   *Timer
+	nvml    management
 }
 
 // Info is what is known of a device.
@@ -96,14 +98,16 @@ func (d *Device) open(o Options) (err error) {
 	if d.stream, err = d.drv.newStream(); err != nil {
 		return err
 	}
-	target := Archives[0]
+	d.target = Archives[0]
 	if d.Major == 9 && d.Minor == 0 && !o.Generic {
-		target = "sm_90a"
+		d.target = hopperArchive
 	}
-	if d.files, err = Archive(target); err != nil {
+	if d.files, err = Archive(d.target); err != nil {
 		return err
 	}
-	if !o.OwnBlas {
+	if o.OwnBlas {
+		d.Blas = "snug's own matmuls"
+	} else {
 		d.openBlas()
 	}
 	return nil
@@ -159,5 +163,6 @@ func (d *Device) Close() error {
 		return errors.Join(err, d.drv.do(cuStreamDestroy, d.stream), d.drv.release(d.dev))
 	})
 	close(d.work)
+	d.nvml.close()
 	return err
 }

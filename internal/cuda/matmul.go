@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/trace"
@@ -96,10 +97,17 @@ func (t Target) productScratch(op *program.Op) units.Bytes {
 	return 0
 }
 
-// splits is how many blocks share the sum over K of a tn product: enough to fill a large card, at least 512 of K each.
+// splits is how many blocks share the sum over K of a tn product, so that the last wave of 128x256 tiles on a large card
+// (132 multiprocessors) is not nearly empty; each split costs a write and a read of D.
 func splits(M, N, K int) int {
-	tiles := ceil(M, 128) * ceil(N, 128)
-	return max(1, min(264/tiles, K/512, 16))
+	const card, price = 132, 0.02
+	tiles, best, least := ceil(M, 128)*ceil(N, 256), 1, math.Inf(1)
+	for n := 1; n <= 8 && (n == 1 || K/n >= 512); n++ {
+		if cost := float64(ceil(tiles*n, card))/float64(n) + price*float64(n); cost < least {
+			best, least = n, cost
+		}
+	}
+	return best
 }
 
 func (e *Executor) matmulForward(op *program.Op, s program.Step) error {
@@ -144,6 +152,7 @@ var (
 	wideTile   = ownTile{"wide", 128, 256, 256, 4 * (128 + 256) * 32 * 2}
 	squareTile = ownTile{"square", 128, 128, 128, 4 * (128 + 128) * 32 * 2}
 	smallTile  = ownTile{"small", 64, 64, 128, 3 * (64 + 64) * 32 * 2}
+	hopperTile = ownTile{"hopper", 128, 256, 256, 4 * (128 + 256) * 64 * 2} // matmul_hopper.cuh's
 )
 
 // tile chooses the instance: the widest whose blocks fill the card, the small one where rows are not aligned.
@@ -151,6 +160,8 @@ func (d *Device) tile(m *matmul) ownTile {
 	switch blocks := func(t ownTile) int { return ceil(m.M, t.bm) * ceil(m.N, t.bn) }; {
 	case !m.aligned():
 		return smallTile
+	case d.target == hopperArchive:
+		return hopperTile
 	case m.layout != "tn" && blocks(wideTile) >= d.Multiprocessors:
 		return wideTile
 	default:
@@ -166,10 +177,10 @@ func (e *Executor) own(m *matmul) error {
 	if m.layout == "tn" && m.out != trace.Float32 {
 		return fmt.Errorf("gradients are %s: snug's kernels sum them in float32", m.out)
 	}
-	if n := splits(m.M, m.N, m.K); m.layout == "tn" && t != smallTile && n > 1 && m.space >= units.Bytes(int64(n)*int64(m.M)*int64(m.N)*4) {
+	if n := splits(m.M, m.N, m.K); m.layout == "tn" && n > 1 && m.space >= units.Bytes(int64(n)*int64(m.M)*int64(m.N)*4) {
 		parts, dst, accumulate = n, m.workspace, false
 	}
-	per := ceil(ceil(m.K, parts), 32) * 32
+	per := ceil(ceil(m.K, parts), 64) * 64
 	parts = ceil(m.K, per)
 	out, sum := dst, Pointer(0)
 	if m.layout == "tn" {

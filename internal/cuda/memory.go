@@ -3,6 +3,7 @@ package cuda
 import (
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/snugml/snug/internal/gpu"
 	"github.com/snugml/snug/internal/trace"
@@ -12,35 +13,64 @@ import (
 // ProcessMemory is what the driver charges this process on the device, context and libraries included, as NVML reports
 // it. ok is false where the driver does not tell (Windows, WSL, some containers).
 func (d *Device) ProcessMemory() (used units.Bytes, ok bool) {
-	lib, err := gpu.Open(os.Getenv("SNUG_NVML"))
+	d.nvml.Lock()
+	defer d.nvml.Unlock()
+	if !d.nvml.tried {
+		d.nvml.tried = true
+		d.nvml.open(d.UUID)
+	}
+	if d.nvml.lib == nil {
+		return 0, false
+	}
+	list, err := d.nvml.lib.Processes(d.nvml.handle, gpu.Compute)
 	if err != nil {
 		return 0, false
 	}
-	defer lib.Close()
-	n, err := lib.Count()
-	if err != nil {
-		return 0, false
-	}
-	for i := range n {
-		h, err := lib.Handle(i)
-		if err != nil {
-			continue
-		}
-		if uuid, err := lib.UUID(h); err != nil || uuid != d.UUID {
-			continue
-		}
-		list, err := lib.Processes(h, gpu.Compute)
-		if err != nil {
-			return 0, false
-		}
-		for _, p := range list {
-			// In a container the driver may know this process by another number; alone on the card it is still the one.
-			if (p.PID == os.Getpid() || len(list) == 1) && p.Memory != nil {
-				return *p.Memory, true
-			}
+	for _, p := range list {
+		// In a container the driver may know this process by another number; alone on the card it is still the one.
+		if (p.PID == os.Getpid() || len(list) == 1) && p.Memory != nil {
+			return *p.Memory, true
 		}
 	}
 	return 0, false
+}
+
+// management is NVML, opened when it is first asked and kept; lib is nil where it does not know the device.
+type management struct {
+	sync.Mutex
+	tried  bool
+	lib    gpu.NVML
+	handle gpu.Handle
+}
+
+// open finds the device by its UUID.
+func (m *management) open(uuid string) {
+	lib, err := gpu.Open(os.Getenv("SNUG_NVML"))
+	if err != nil {
+		return
+	}
+	n, err := lib.Count()
+	for i := 0; i < n && err == nil; i++ {
+		var h gpu.Handle
+		if h, err = lib.Handle(i); err != nil {
+			break
+		}
+		if id, err := lib.UUID(h); err == nil && id == uuid {
+			m.lib, m.handle = lib, h
+			return
+		}
+	}
+	lib.Close()
+}
+
+// close gives NVML back.
+func (m *management) close() {
+	m.Lock()
+	defer m.Unlock()
+	if m.lib != nil {
+		m.lib.Close()
+		m.lib = nil
+	}
 }
 
 // blasCode is what cuBLASLt's own kernels take on the device once they are loaded, beside its workspace.

@@ -27,7 +27,9 @@ type Unit struct {
 }
 
 // Archives are the committed outputs of `go generate`, by target. compute_80 is PTX that any card from Ampere on takes.
-var Archives = []string{"compute_80", "sm_90a"}
+var Archives = []string{"compute_80", hopperArchive}
+
+const hopperArchive = "sm_90a"
 
 // suffixes and defines of the element types.
 var elements = map[trace.DType]struct{ suffix, define string }{

@@ -117,9 +117,13 @@ func (e *Executor) encoderBackward(op *program.Op, s program.Step) error {
 	if err := e.launch(unit, "encoder_backward_count", dim{x: ceil(a.N, threads)}, threads, 0); err != nil {
 		return err
 	}
-	lanes := max(1, threads/(a.C/w))
+	block := threads
+	if a.V <= 2048 { // few tokens, each with many rows: larger blocks
+		block = 2 * threads
+	}
+	lanes := max(1, block/(a.C/w))
 	e.with().ptr(e.ptr(x[0]), e.ptr(x[2]), e.ptr(x[3]), first, count).int(a.N, a.T, a.C).dropout(a, s)
-	return e.launch(unit, name, dim{x: a.N}, threads, (lanes-1)*a.C*4)
+	return e.launch(unit, name, dim{x: a.V}, block, (lanes-1)*a.C*4)
 }
 
 // rowKernel is the layernorm kernel for rows of C elements: its row in registers where it is whole packs and at most 7 a lane.
@@ -196,16 +200,17 @@ func (e *Executor) geluForward(op *program.Op, s program.Step) error {
 // gelu writes out = gelu(pre); pre may be out.
 func (e *Executor) gelu(out program.Arg, pre Pointer) error {
 	e.with().ptr(e.ptr(out), pre).int(out.Len)
-	w := int(16 / e.dtype(out).Size())
-	return e.launch(e.unit("elementwise", out), "gelu_forward", dim{x: ceil(ceil(out.Len, w), threads)}, threads, 0)
+	return e.launch(e.unit("elementwise", out), "gelu_forward", dim{x: ceil(out.Len, e.geluBlock(out))}, threads, 0)
 }
 
 func (e *Executor) geluBackward(op *program.Op, s program.Step) error {
 	x := op.Args
-	w := int(16 / e.dtype(x[0]).Size())
 	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2])).int(x[0].Len)
-	return e.launch(e.unit("elementwise", x[0]), "gelu_backward", dim{x: ceil(ceil(x[0].Len, w), threads)}, threads, 0)
+	return e.launch(e.unit("elementwise", x[0]), "gelu_backward", dim{x: ceil(x[0].Len, e.geluBlock(x[0]))}, threads, 0)
 }
+
+// geluBlock is the elements that a block of the GELU kernels does: two packs of 16 bytes a thread.
+func (e *Executor) geluBlock(a program.Arg) int { return 2 * threads * int(16/e.dtype(a).Size()) }
 
 // biasGroups splits N rows into at most 64 groups, each summed by its own blocks.
 func biasGroups(N int) (rows, groups int) {

@@ -3,8 +3,10 @@ package train
 import (
 	"errors"
 	"path/filepath"
+	"time"
 
 	"github.com/snugml/snug/internal/metrics"
+	"github.com/snugml/snug/internal/units"
 )
 
 // logs writes metrics.jsonl, and TensorBoard's files where asked, before it tells the next reporter.
@@ -12,11 +14,15 @@ type logs struct {
 	log    *metrics.Log
 	events *metrics.Events
 	next   Reporter
+
+	memory  func() (units.Bytes, bool) // what the device charges the process; nil where nothing does
+	process units.Bytes                // the last reading of it
+	read    time.Time
 }
 
 // openLogs begins the run's logs, or goes on with them at iteration iter.
 func (r *Run) openLogs() (err error) {
-	l := &logs{next: r.Report}
+	l := &logs{next: r.Report, memory: r.Device.Memory}
 	path := filepath.Join(r.Config.OutDir, metrics.Name)
 	if r.Config.InitFrom == "resume" {
 		l.log, err = metrics.Resume(path, r.Iter)
@@ -32,7 +38,7 @@ func (r *Run) openLogs() (err error) {
 
 func (l *logs) Iter(it Iter) error {
 	m := metrics.Iter{Iter: it.Iter, Loss: metrics.Float(it.Loss), LR: metrics.Float(it.LR), GradNorm: metrics.Float(it.GradNorm),
-		DtMs: metrics.Float(it.Time.Seconds() * 1e3), TokensPerS: metrics.Float(it.TokensPS)}
+		DtMs: metrics.Float(it.Time.Seconds() * 1e3), TokensPerS: metrics.Float(it.TokensPS), VramProcess: l.vram()}
 	if err := l.log.Iter(m); err != nil {
 		return err
 	}
@@ -42,6 +48,15 @@ func (l *logs) Iter(it Iter) error {
 		}
 	}
 	return l.next.Iter(it)
+}
+
+// vram reads the process's memory, at most once a second: asking takes longer than a small model's iteration.
+func (l *logs) vram() units.Bytes {
+	if l.memory != nil && time.Since(l.read) >= time.Second {
+		l.process, _ = l.memory()
+		l.read = time.Now()
+	}
+	return l.process
 }
 
 func (l *logs) Eval(e Eval) error {

@@ -23,6 +23,8 @@ type Device struct {
 	Costs  Costs
 	Limit  units.Bytes // of the arena; 0 is none
 	Notes  []string    // what the user should know of it
+
+	Memory func() (units.Bytes, bool) // what the device charges the process; nil where nothing does
 }
 
 // Run is a run from its settings to its end. Prepare plans it, Start takes the memory, Loop.Run trains.

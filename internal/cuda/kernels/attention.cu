@@ -422,10 +422,12 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
 // Instances: padded head size, and the numbers that internal/cuda's attention table repeats (warps, rows, columns).
 // On Hopper the instance for 64 channels is attention_hopper.cuh's, with the same blocks and the same shared memory.
 #if HOPPER
+#define KV_BLOCKS 3 // a multiprocessor must hold three: the products of one hide in the others' arithmetic
 #define FORWARD(HS, FW, FM, FC, DROP) hopper::forward<DROP>
 #define BACKWARD_KV(HS, KW, KQ, KEEP, DROP) hopper::backward_kv<DROP>
 #define BACKWARD_Q(HS, QW, QC, DROP) hopper::backward_q<DROP>
 #else
+#define KV_BLOCKS 1
 #define FORWARD(HS, FW, FM, FC, DROP) forward<HS, FW, FM, FC, DROP>
 #define BACKWARD_KV(HS, KW, KQ, KEEP, DROP) backward_kv<HS, KW, KQ, KEEP, DROP>
 #define BACKWARD_Q(HS, QW, QC, DROP) backward_q<HS, QW, QC, DROP>
@@ -435,7 +437,7 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
         elem *out, float *lse, const elem *qkv, int T, int NH, int hs, float scale, Dropout drop) {                    \
         FORWARD(HS, FW, FM, FC, DROP)(out, lse, qkv, T, NH, hs, scale, drop);                                          \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(KW * 32) attention_backward_kv_##NAME(                                \
+    extern "C" __global__ void __launch_bounds__(KW * 32, DROP ? 1 : KV_BLOCKS) attention_backward_kv_##NAME(               \
         elem *dqkv, const elem *dout, const elem *qkv, const float *lse, const float *delta, int T, int NH, int hs,    \
         float scale, Dropout drop) {                                                                                   \
         BACKWARD_KV(HS, KW, KQ, KEEP, DROP)(dqkv, dout, qkv, lse, delta, T, NH, hs, scale, drop);                      \

@@ -1,76 +1,21 @@
 // Attention's three kernels for heads of up to 64 channels on Hopper's wgmma. The mathematics, the order of work and the
 // register layouts are attention.cu's; a product's right operand comes from shared memory, read once for the four warps of
 // a warpgroup, and products run while the warps do the softmax.
-//
-// A tile row is 64 elements, 128 bytes: Tile<64>'s swizzle is the tensor cores' own 128-byte one, in groups of 8 rows.
 #pragma once
-#include "mma.cuh"
+#include "wgmma.cuh"
 
 namespace hopper {
-
-// descriptor of a tile that starts at `address`: 128-byte swizzle, 1024 bytes from one group of 8 rows to the next.
-__device__ __forceinline__ u64 descriptor(u32 address) {
-    return (u64)((address & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
-}
-
-__device__ __forceinline__ void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
-// visible makes this thread's finished copies to shared memory readable by the tensor cores.
-__device__ __forceinline__ void visible() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// settled tells the compiler that c has its value only now: after wait, and before what it would compute from c earlier.
-__device__ __forceinline__ void settled(float (&c)[8][4]) {
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) asm volatile("" : "+f"(c[j][i])::"memory");
-}
-
-#if defined(SNUG_F16)
-#define WGMMA_TYPES "f32.f16.f16"
-#else
-#define WGMMA_TYPES "f32.bf16.bf16"
-#endif
-
-// multiply starts c (64 x 64) += a (64 x 16, in registers) * b (16 x 64, in shared memory).
-// TRANS 0: b's rows in memory are its columns (64 rows of 16 elements); 1: they are its rows (16 rows of 64 elements).
-// `keep` 0 starts the sum anew.
-template <int TRANS> __device__ __forceinline__ void multiply(float (&c)[8][4], const u32 (&a)[4], u64 b, int keep) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16." WGMMA_TYPES " "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-                 "{%32,%33,%34,%35}, %36, p, 1, 1, %38;\n}"
-                 : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
-                   "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
-                   "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
-                   "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(TRANS));
-}
-
-// multiply_shared is the same with a in shared memory too, by rows: 64 rows of 16 elements.
-__device__ __forceinline__ void multiply_shared(float (&c)[8][4], u64 a, u64 b, int keep) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16." WGMMA_TYPES " "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-                 "%32, %33, p, 1, 1, 0, 0;\n}"
-                 : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
-                   "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
-                   "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
-                   "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
-                 : "l"(a), "l"(b), "r"(keep));
-}
 
 // rows_by_columns: c = a b^T over the 64 channels of a head: a's 64 rows and b's 64 rows lie in tiles at these addresses.
 __device__ __forceinline__ void rows_by_columns(float (&c)[8][4], u32 a, u32 b) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) multiply_shared(c, descriptor(a + k * 32), descriptor(b + k * 32), k);
+    for (int k = 0; k < 4; k++) multiply(c, descriptor(a + k * 32), descriptor(b + k * 32), k);
 }
 
 // weighted adds p (64 x 64, packed as A fragments) times the 64 rows of the tile at b to c.
 __device__ __forceinline__ void weighted(float (&c)[8][4], const u32 (&p)[4][4], u32 b) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) multiply<1>(c, p[k], descriptor(b + k * 2048), 1);
+    for (int k = 0; k < 4; k++) multiply(c, p[k], descriptor(b + k * 2048));
 }
 
 // packed turns a 64 x 64 accumulator into A fragments.
@@ -82,6 +27,13 @@ __device__ __forceinline__ void packed(u32 (&p)[4][4], const float (&s)[8][4]) {
         p[k][2] = pack2<elem>(s[2 * k + 1][0], s[2 * k + 1][1]);
         p[k][3] = pack2<elem>(s[2 * k + 1][2], s[2 * k + 1][3]);
     }
+}
+
+// unpacked is one of a word's two elements.
+__device__ __forceinline__ float unpacked(u32 word, int high) {
+    elem x;
+    x.bits = (u16)(high ? word >> 16 : word);
+    return to_float(x);
 }
 
 // raise masks s (64 queries from t0, 64 keys from c0), finds each row's new top, and fades o and sum to it.
@@ -308,8 +260,10 @@ __device__ __forceinline__ void backward_kv(elem *dqkv, const elem *dout, const 
             float2 e = *reinterpret_cast<const float2 *>(st + 64 + j * 8 + q * 2);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
+                // Without dropout P is read back from its packed form, which frees s for a third block a multiprocessor.
                 float f = DROP ? dp[j][i] * kept[DROP ? j : 0][i] : dp[j][i];
-                dp[j][i] = s[j][i] * (f - (i & 1 ? e.y : e.x));
+                float probability = DROP ? s[j][i] : unpacked(p[j / 2][j % 2 * 2 + i / 2], i & 1);
+                dp[j][i] = probability * (f - (i & 1 ? e.y : e.x));
             }
         }
         packed(d, dp);

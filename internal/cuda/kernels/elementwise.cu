@@ -66,29 +66,51 @@ __device__ __forceinline__ float gelu_slope(float x) {
     return p + x * phi;
 }
 
+// A thread does GELUS packs, a block's width apart, so that all its loads are under way at once.
+static const int GELUS = 2;
+
 extern "C" __global__ void gelu_forward(elem *out, const elem *pre, long long n) {
-    long long i = first(VEC);
-    if (i + VEC <= n) {
-        Pack<elem, VEC> x = load<VEC>(pre + i), y;
+    long long i0 = ((long long)blockIdx.x * GELUS * blockDim.x + threadIdx.x) * VEC, step = (long long)blockDim.x * VEC;
+    if (i0 + (GELUS - 1) * step + VEC <= n) {
+        Pack<elem, VEC> x[GELUS], y;
 #pragma unroll
-        for (int k = 0; k < VEC; k++) from_float(y.v[k], gelu(to_float(x.v[k])));
-        store<VEC>(out + i, y);
-    } else {
-        for (; i < n; i++) from_float(out[i], gelu(to_float(pre[i])));
+        for (int j = 0; j < GELUS; j++) x[j] = load<VEC>(pre + i0 + j * step);
+#pragma unroll
+        for (int j = 0; j < GELUS; j++) {
+#pragma unroll
+            for (int k = 0; k < VEC; k++) from_float(y.v[k], gelu(to_float(x[j].v[k])));
+            store<VEC>(out + i0 + j * step, y);
+        }
+        return;
     }
+    for (int j = 0; j < GELUS; j++)
+        for (int k = 0; k < VEC; k++)
+            if (i0 + j * step + k < n) from_float(out[i0 + j * step + k], gelu(to_float(pre[i0 + j * step + k])));
 }
 
 // dpre = dout * gelu'(pre); dpre may be dout.
 extern "C" __global__ void gelu_backward(elem *dpre, const elem *dout, const elem *pre, long long n) {
-    long long i = first(VEC);
-    if (i + VEC <= n) {
-        Pack<elem, VEC> x = load<VEC>(pre + i), d = load<VEC>(dout + i), y;
+    long long i0 = ((long long)blockIdx.x * GELUS * blockDim.x + threadIdx.x) * VEC, step = (long long)blockDim.x * VEC;
+    if (i0 + (GELUS - 1) * step + VEC <= n) {
+        Pack<elem, VEC> x[GELUS], d[GELUS], y;
 #pragma unroll
-        for (int k = 0; k < VEC; k++) from_float(y.v[k], to_float(d.v[k]) * gelu_slope(to_float(x.v[k])));
-        store<VEC>(dpre + i, y);
-    } else {
-        for (; i < n; i++) from_float(dpre[i], to_float(dout[i]) * gelu_slope(to_float(pre[i])));
+        for (int j = 0; j < GELUS; j++) {
+            x[j] = load<VEC>(pre + i0 + j * step);
+            d[j] = load<VEC>(dout + i0 + j * step);
+        }
+#pragma unroll
+        for (int j = 0; j < GELUS; j++) {
+#pragma unroll
+            for (int k = 0; k < VEC; k++) from_float(y.v[k], to_float(d[j].v[k]) * gelu_slope(to_float(x[j].v[k])));
+            store<VEC>(dpre + i0 + j * step, y);
+        }
+        return;
     }
+    for (int j = 0; j < GELUS; j++)
+        for (int k = 0; k < VEC; k++) {
+            long long i = i0 + j * step + k;
+            if (i < n) from_float(dpre[i], to_float(dout[i]) * gelu_slope(to_float(pre[i])));
+        }
 }
 
 // Conversions between fp32 and elem.

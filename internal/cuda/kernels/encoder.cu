@@ -67,7 +67,7 @@ extern "C" __global__ void encoder_backward_count(int *first, int *count, const 
 
 // dwte[v,c] += sum of dropout'(dout[n,c]) over the n with idx[n] = v, in an order fixed by idx alone.
 //
-// One block a position n, which leaves unless n is the first place of its token. It walks idx from there, 1024 places at
+// One block a token v, which leaves unless v stands in idx. It walks idx from v's first place, STRIDE places a thread at
 // a time, listing the token's places in ascending order until all are found, and adds their rows. Rows are dealt to
 // `lanes` row groups by rank in the list and the groups are added in order, so the sum does not depend on timing.
 // dwte f32. Dynamic shared memory: C floats for each row group but the first.
@@ -79,9 +79,9 @@ __device__ void wte_backward(float *dwte, const elem *dout, const int *idx, cons
     __shared__ int list[LIST];
     __shared__ int warp_count[32];
     extern __shared__ float sums[];
-    int n = blockIdx.x, v = idx[n];
-    if (first_of[v] != n) return;
-    int total = count_of[v], tid = threadIdx.x, threads = blockDim.x, warp = tid >> 5, warps = threads >> 5;
+    int v = blockIdx.x, total = count_of[v];
+    if (total == 0) return;
+    int n = first_of[v], tid = threadIdx.x, threads = blockDim.x, warp = tid >> 5, warps = threads >> 5;
     int packs = C / W, lanes = max(1, threads / packs), lane = tid / packs;
     // A row wider than the block is walked in strips of `threads` packs.
     for (int p0 = 0; p0 < packs; p0 += threads) {

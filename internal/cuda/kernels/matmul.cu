@@ -159,6 +159,10 @@ INSTANCES(nt, false, false)
 INSTANCES(nn, false, true)
 INSTANCES(tn, true, true)
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "matmul_hopper.cuh"
+#endif
+
 // sum[i] += partial[0,i] + partial[1,i] + ... in order.
 extern "C" __global__ void matmul_reduce(float *sum, const float *partial, long long n, int splits) {
     for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (long long)gridDim.x * blockDim.x) {
