@@ -51,7 +51,7 @@ func (t tiler) pairs(dst *byte, src *float32, stride uintptr) {
 // amxBF16 rounds both factors to bfloat16.
 func amxBF16() *Gemm {
 	t := tiler{1}
-	return &Gemm{Name: "amx-bf16", MR: 32, NR: 32, KR: groupK, Bytes: 2, KC: 512, Group: 1 << 20,
+	return &Gemm{Name: "amx-bf16", MR: 32, NR: 32, KR: groupK, Bytes: 2, KC: 1024, Group: 640 << 10,
 		PackA: t.packA, PackB: t.packB, Multiply: multiplyBF16}
 }
 
