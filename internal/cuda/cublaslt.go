@@ -115,7 +115,6 @@ var cudaTypes = map[trace.DType]uintptr{trace.Float32: 0, trace.Float16: 2, trac
 type plan struct {
 	desc, a, b, d uintptr
 	algo          []byte
-	workspace     uint64
 	ms            float64
 }
 

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 
 	"github.com/snugml/snug/internal/config"
 )
@@ -36,7 +35,7 @@ func Find(env func(string) string) Text {
 
 // goRoots are the places where Go may be installed, without asking the go command.
 func goRoots(env func(string) string) []string {
-	roots := []string{env("GOROOT"), runtime.GOROOT()}
+	roots := []string{env("GOROOT")}
 	if path, err := exec.LookPath("go"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
 			roots = append(roots, filepath.Dir(filepath.Dir(path)))

@@ -76,13 +76,13 @@ type (
 		total, reserved, free, used uint64
 	}
 	// utilization is nvmlUtilization_t, per cent of the last sample period.
-	utilization struct{ gpu, memory uint32 }
+	utilization struct{ gpu, _ uint32 }
 	// processInfo is nvmlProcessInfo_t as _v2 and _v3 of the calls fill it.
 	processInfo struct {
-		pid                              uint32
-		_                                uint32
-		usedGpuMemory                    uint64
-		gpuInstanceID, computeInstanceID uint32
+		pid           uint32
+		_             uint32
+		usedGpuMemory uint64
+		_, _          uint32 // gpuInstanceId, computeInstanceId
 	}
 )
 
