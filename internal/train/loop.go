@@ -15,6 +15,7 @@ import (
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
 )
 
 // Data gives windows of block_size tokens, and the same windows one token later, by number.
@@ -280,8 +281,12 @@ func (l *Loop) overflow(loss, norm float64) (done bool, err error) {
 	if finite(loss) && l.Scale.Overflow() {
 		return false, nil
 	}
-	err = fmt.Errorf("iteration %d: loss is %v and the gradient's norm %v: lower learning_rate (%g now) or set grad_clip, then go on with --init_from=resume",
-		l.Iter, loss, norm, LearningRate(&l.Config, l.Iter))
+	clip := ""
+	if l.Config.GradClip == 0 {
+		clip = " or set grad_clip"
+	}
+	err = fmt.Errorf("iteration %d: loss is %.4g and the gradient's norm %.4g: lower learning_rate (%.3g now)%s, then go on with --init_from=resume",
+		l.Iter, loss, norm, LearningRate(&l.Config, l.Iter), clip)
 	if !finite(norm) {
 		if e := l.save(false); e != nil {
 			return true, fmt.Errorf("%w; and %w", err, e)
@@ -304,8 +309,17 @@ type Scaler struct {
 	On    bool    `json:"on"`
 }
 
-// Float16Scaler is where GradScaler starts.
-func Float16Scaler() Scaler { return Scaler{Scale: 65536, On: true} }
+// scalerFor is the scaler of a run that stores activations as dtype: a float16 run's own where it has one, else
+// GradScaler's start.
+func scalerFor(dtype trace.DType, own Scaler) Scaler {
+	switch {
+	case dtype != trace.Float16:
+		return Scaler{Scale: 1}
+	case own.On:
+		return own
+	}
+	return Scaler{Scale: 65536, On: true}
+}
 
 // Good counts an iteration without overflow; after 2,000 of them the scale doubles.
 func (s *Scaler) Good() {

@@ -65,6 +65,7 @@ func Prepare(c config.Config, d Device) (r *Run, err error) {
 	if err := r.openState(); err != nil {
 		return r, err
 	}
+	r.Scale = scalerFor(d.DTypes.Activation, r.Scale)
 	m := r.model()
 	r.noteModel(m)
 	if r.Set, err = data.Open(filepath.Join(c.DataDir, c.Dataset), m.BlockSize); err != nil {

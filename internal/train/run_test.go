@@ -198,6 +198,35 @@ func TestNoSettingIsSilentlyIgnored(t *testing.T) {
 	}
 }
 
+// float16 is trained under a loss scale, whatever the checkpoint was trained in; nothing else is.
+func TestFloat16IsScaled(t *testing.T) {
+	kept := Scaler{Scale: 1024, Since: 7, On: true}
+	for name, c := range map[string]struct {
+		dtype     trace.DType
+		own, want Scaler
+	}{
+		"fresh":            {trace.Float16, Start().Scale, Scaler{Scale: 65536, On: true}},
+		"resumed":          {trace.Float16, kept, kept},
+		"bfloat16":         {trace.BFloat16, Start().Scale, Scaler{Scale: 1}},
+		"from float16, on": {trace.Float32, kept, Scaler{Scale: 1}},
+	} {
+		if got := scalerFor(c.dtype, c.own); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+	d := device(1)
+	defer d.Exec.Close()
+	d.DTypes = DTypes(trace.Float16)
+	r, err := Prepare(tiny(t, nil), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if !r.Scale.On {
+		t.Errorf("a float16 run has the scale %+v", r.Scale)
+	}
+}
+
 // A run that was stopped and resumed, twice, ends in the same bits as one that was not, and tells the same.
 func TestResumeIsBitEqual(t *testing.T) {
 	for _, always := range []bool{true, false} {
