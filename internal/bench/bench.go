@@ -4,7 +4,6 @@
 package bench
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -40,11 +39,11 @@ func (r *Result) TokensPS() float64 { return float64(r.Tokens) / r.Median().Seco
 
 // Op is one kind of op over an iteration.
 type Op struct {
-	Name  string
-	Count int
-	Ms    float64
-	Flops float64
-	Bytes float64 // read and written, each argument once
+	Name  string  `json:"name"`
+	Count int     `json:"count"`
+	Ms    float64 `json:"ms"`
+	Flops float64 `json:"flops"`
+	Bytes float64 `json:"bytes"` // read and written, each argument once
 }
 
 // Run loads the step with nanoGPT's initial weights and times iters iterations after two to warm up.
@@ -188,9 +187,4 @@ func flops(op *program.Op) float64 {
 		return 5 * float64(a.B) * float64(a.T) * float64(a.T) * float64(a.C)
 	}
 	return 0
-}
-
-// String is o for a log.
-func (o Op) String() string {
-	return fmt.Sprintf("%-52s %4d %9.3f ms %7.1f TFLOP/s %7.0f GB/s", o.Name, o.Count, o.Ms, o.Flops/o.Ms/1e9, o.Bytes/o.Ms/1e6)
 }

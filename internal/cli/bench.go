@@ -89,7 +89,7 @@ func runBench(io *term.IO, o benchOptions) error {
 	m := gpt.Model(c.Model())
 	step, layout, err := train.Choose(m, c, d.DTypes, d.Costs, e.Scratch, d.Limit)
 	if err != nil {
-		return err
+		return trainError(err)
 	}
 	r, err := bench.Run(e, step, layout, o.iters, o.ops)
 	if err != nil {

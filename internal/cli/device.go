@@ -49,7 +49,7 @@ func openCUDA(c *config.Config, number string, o cuda.Options) (train.Device, *c
 	case errors.As(err, &fit):
 		return d, nil, &exitError{ExitDoesNotFit, err}
 	case err != nil:
-		return d, nil, &exitError{ExitNoDevice, fmt.Errorf("%w: --device=cpu trains without a GPU", err)}
+		return d, nil, &exitError{ExitNoDevice, fmt.Errorf("%w, or use --device=cpu", err)}
 	}
 	return d, e, nil
 }

@@ -65,7 +65,7 @@ func (d *Device) openBlas() {
 		b.handle = *h
 	}
 	if err != nil {
-		d.Blas = "snug's own matmuls: " + err.Error()
+		d.Blas = fmt.Sprintf("snug's own matmuls: %v: set %s to its folder", err, LibraryPath)
 		return
 	}
 	// size_t cublasLtGetVersion(void)

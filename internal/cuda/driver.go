@@ -63,7 +63,7 @@ var driverSymbols = []string{"cuInit", "cuDriverGetVersion", "cuGetErrorName", "
 func openDriver() (*driver, error) {
 	lib, err := openLibrary(driverNames...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: is NVIDIA's driver installed?", err)
+		return nil, fmt.Errorf("%w: install NVIDIA's driver", err)
 	}
 	d := &driver{}
 	if err := lib.symbols(d.calls[:], driverSymbols); err != nil {

@@ -32,7 +32,7 @@ func openLibrary(names ...string) (library, error) {
 		}
 		tried = append(tried, path)
 	}
-	return library{}, fmt.Errorf("open %s: not found (tried %s): set %s to its folder", names[0], strings.Join(tried, ", "), LibraryPath)
+	return library{}, fmt.Errorf("%s not found (tried %s)", names[0], strings.Join(tried, ", "))
 }
 
 // candidates are the paths to try, in order. Those with a folder are listed only where the file exists, so that the

@@ -32,7 +32,7 @@ var nvrtcSymbols = []string{"nvrtcCreateProgram", "nvrtcCompileProgram", "nvrtcD
 func NewCompiler() (*Compiler, error) {
 	lib, err := openLibrary(nvrtcNames...)
 	if err != nil {
-		return nil, fmt.Errorf("%w (PyPI's nvidia-cuda-nvrtc-cu12 has it)", err)
+		return nil, fmt.Errorf("%w: install PyPI's nvidia-cuda-nvrtc-cu12, or set %s to its folder", err, LibraryPath)
 	}
 	c := &Compiler{path: lib.path}
 	return c, lib.symbols(c.calls[:], nvrtcSymbols)

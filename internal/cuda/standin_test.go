@@ -1,0 +1,194 @@
+//go:build linux
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/units"
+)
+
+// standIn opens an executor on testdata/standin.c: device memory is the host's, launches are checked and compute nothing.
+func standIn(t *testing.T, o Options) *Executor {
+	t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("no C compiler for the stand-in driver")
+	}
+	dir := t.TempDir()
+	library := filepath.Join(dir, driverNames[0])
+	if out, err := exec.Command(cc, "-w", "-shared", "-fPIC", "-o", library, "testdata/standin.c").CombinedOutput(); err != nil {
+		t.Fatalf("build the stand-in driver: %v\n%s", err, out)
+	}
+	if err := os.Link(library, filepath.Join(dir, blasNames[0])); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(LibraryPath, dir)
+	t.Setenv("SNUG_NVML", filepath.Join(dir, "none"))
+	d, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := NewExecutor(d)
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// loadTensors places and loads a program of nothing but tensors.
+func loadTensors(t *testing.T, e *Executor, dtypes []trace.DType, n int) []program.ID {
+	t.Helper()
+	p := &program.Program{}
+	var ids []program.ID
+	for i, d := range dtypes {
+		ids = append(ids, p.Add(program.Persistent, trace.Activation, d, fmt.Sprint("t", i), n))
+	}
+	if err := e.Load(p.Place()); err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// Numbers come back as their dtype holds them, through more staging than the ring has at once.
+func TestTensorsRoundTrip(t *testing.T) {
+	e := standIn(t, Options{})
+	n := 3*stageBytes + 7
+	ids := loadTensors(t, e, append(testDTypes, trace.Int32), n)
+	src, ints := make([]float32, n), make([]int32, n)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range src {
+		src[i], ints[i] = float32(rng.NormFloat64()), rng.Int32()
+	}
+	for i, dtype := range testDTypes {
+		if err := e.SetFloats(ids[i], src); err != nil {
+			t.Fatal(err)
+		}
+		got, want := make([]float32, n), make([]float64, n)
+		if err := e.Floats(ids[i], got); err != nil {
+			t.Fatal(err)
+		}
+		for j := range want {
+			want[j] = float64(src[j])
+		}
+		round(want, dtype)
+		for j := range got {
+			if float64(got[j]) != want[j] {
+				t.Fatalf("%s: element %d of %d is %g, want %g", dtype, j, n, got[j], want[j])
+			}
+		}
+	}
+	if err := e.SetInts(ids[0], ints); err == nil {
+		t.Errorf("ints were written to a %s tensor", testDTypes[0])
+	}
+	if err := e.SetInts(ids[3], ints); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]float32, 1)
+	if err := e.Poison(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Floats(ids[0], got); err != nil || !math.IsNaN(float64(got[0])) {
+		t.Errorf("a poisoned tensor holds %g (%v), want NaN", got[0], err)
+	}
+}
+
+// The arena is what the plan says; a larger one than the card has fails with the driver's own words and both numbers.
+func TestLoadTakesWhatWasPlanned(t *testing.T) {
+	e := standIn(t, Options{})
+	loadTensors(t, e, []trace.DType{trace.Float32}, 1<<20)
+	free, total, err := e.Memory()
+	if err != nil || total-free != e.Taken() {
+		t.Errorf("%v taken on the card (%v), the plan has %v", total-free, err, e.Taken())
+	}
+	p := &program.Program{}
+	p.Add(program.Persistent, trace.Activation, trace.UInt8, "large", 13<<30)
+	err = e.Load(p.Place())
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Name != "CUDA_ERROR_OUT_OF_MEMORY" || !strings.Contains(err.Error(), "13.00 GiB") || !strings.Contains(err.Error(), "--vram") {
+		t.Errorf("13 GiB on a card of 12: %v", err)
+	}
+}
+
+// Every launch of every op, for GPT-2's sizes, nanoGPT's examples and odd ones, in every dtype, keeps an RTX 3060's limits.
+func TestLaunchesFitSmallCards(t *testing.T) {
+	models := []gpt.Model{
+		{NLayer: 2, NHead: 12, NEmbd: 768, BlockSize: 128, VocabSize: 5032},
+		{NLayer: 1, NHead: 25, NEmbd: 1600, BlockSize: 64, VocabSize: 264, Bias: true},
+		{NLayer: 1, NHead: 20, NEmbd: 1920, BlockSize: 64, VocabSize: 72},
+		{NLayer: 1, NHead: 6, NEmbd: 384, BlockSize: 256, VocabSize: 65, Dropout: 0.2},
+		{NLayer: 1, NHead: 4, NEmbd: 128, BlockSize: 64, VocabSize: 65, Bias: true},
+		{NLayer: 2, NHead: 3, NEmbd: 15, BlockSize: 7, VocabSize: 37, Bias: true, Dropout: 0.1},
+		{NLayer: 1, NHead: 1, NEmbd: 8, BlockSize: 5, VocabSize: 3},
+	}
+	for _, own := range []bool{false, true} {
+		e := standIn(t, Options{OwnBlas: own})
+		for _, dtype := range testDTypes {
+			for i, m := range models {
+				if m.NEmbd > 1024 && (own || dtype != trace.BFloat16) {
+					continue // a gigabyte each: once is enough
+				}
+				policy := gpt.Policy{MicroBatch: 2, EvalBatch: 2, LossChunk: 50, Weight: dtype, Activation: dtype, Gradient: trace.Float32,
+					Recompute: []gpt.Recompute{gpt.RecomputeBlock, gpt.RecomputeNone}}
+				step, err := gpt.Build(m, gpt.Shape{Batch: 3, EvalBatch: 3}, policy)
+				if err != nil {
+					t.Fatal(err)
+				}
+				step.AddScratch(e.Scratch)
+				if err := e.Load(step.Place()); err != nil {
+					t.Fatal(err)
+				}
+				for section := range step.Sections {
+					if err := e.Run(section, program.Step{LR: 1e-3, T: 1}); err != nil {
+						t.Errorf("model %d, own=%v, %s: %v", i, own, dtype, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Where cuBLASLt is missing snug's own products serve, and Info says why.
+func TestWithoutBlas(t *testing.T) {
+	e := standIn(t, Options{})
+	if !strings.HasPrefix(e.Blas, "cuBLASLt 120400") {
+		t.Errorf("with the library there: %q", e.Blas)
+	}
+	if err := os.Remove(filepath.Join(os.Getenv(LibraryPath), blasNames[0])); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Open(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if d.blas != nil && strings.Contains(d.Blas, os.Getenv(LibraryPath)) {
+		t.Errorf("without the library: %q", d.Blas)
+	}
+}
+
+// What a plan counts without the device is what the device asks for.
+func TestScratchWithoutDevice(t *testing.T) {
+	op := &program.Op{Code: program.MatmulBackwardWeight, Attrs: program.Attrs{N: 16384, C: 768, OC: 768}}
+	for _, c := range []struct {
+		target Target
+		want   units.Bytes
+	}{{Target{9, true}, 32 * units.MiB}, {Target{8, true}, 4 * units.MiB}, {Target{8, false}, units.Bytes(splits(768, 768, 16384) * 768 * 768 * 4)}} {
+		if got := c.target.Scratch(op); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.target, got, c.want)
+		}
+	}
+}
