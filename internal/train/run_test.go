@@ -94,6 +94,12 @@ func device(threads int) Device {
 // train runs c to its end, or to the stop that rec asks for, and returns the parameters.
 func train(t *testing.T, c config.Config, rec *recorder) (params [][]float32, err error) {
 	t.Helper()
+	return trainFrom(t, c, rec, func(*Run) {})
+}
+
+// trainFrom is train with a run that change has changed before it starts.
+func trainFrom(t *testing.T, c config.Config, rec *recorder, change func(*Run)) (params [][]float32, err error) {
+	t.Helper()
 	d := device(2)
 	defer d.Exec.Close()
 	r, err := Prepare(c, d)
@@ -101,6 +107,7 @@ func train(t *testing.T, c config.Config, rec *recorder) (params [][]float32, er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
+	change(r)
 	if err := r.Start(rec); err != nil {
 		return nil, err
 	}
@@ -286,6 +293,42 @@ func TestSplitGivesTheSameRun(t *testing.T) {
 				t.Fatalf("micro_batch=%d: val loss %v at iteration %d, at once %v", micro, e.ValLoss, e.Iter, w.ValLoss)
 			}
 		}
+	}
+}
+
+// float16's loss scale, a power of two, changes no bit of a step that stays in range.
+func TestLossScaleCancels(t *testing.T) {
+	want, err := train(t, tiny(t, nil), &recorder{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := trainFrom(t, tiny(t, nil), &recorder{}, func(r *Run) { r.Scale = scalerFor(trace.Float16, Start().Scale) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range want {
+		if !slices.Equal(got[i], want[i]) {
+			t.Errorf("parameter %d has other bits with a scaled loss", i)
+		}
+	}
+}
+
+// GradScaler's rules: half on an overflow, double after 2,000 good iterations; off, nothing changes and nothing helps.
+func TestScaler(t *testing.T) {
+	s := scalerFor(trace.Float16, Start().Scale)
+	if !s.Overflow() || s.Scale != 32768 {
+		t.Errorf("after an overflow: %+v", s)
+	}
+	for range 2000 {
+		s.Good()
+	}
+	if s.Scale != 65536 || s.Since != 0 {
+		t.Errorf("after 2,000 good iterations: %+v", s)
+	}
+	off := Scaler{Scale: 1}
+	off.Good()
+	if off.Overflow() || off != (Scaler{Scale: 1}) {
+		t.Errorf("off: %+v", off)
 	}
 }
 
