@@ -18,17 +18,29 @@ import (
 // openDevice is the device that the settings name; left unset it is the GPU where there is a usable one, else the CPU.
 func openDevice(ctx context.Context, c *config.Config) (train.Device, error) {
 	kind, number, _ := strings.Cut(c.Device, ":")
+	var o cuda.Options
+	var note string
 	if !c.IsSet("device") {
 		kind = "cpu"
-		if here, ok := deviceHere(ctx); ok && here.BF16() {
-			kind, number = "cuda", strconv.Itoa(here.Index)
+		switch here, ok := deviceHere(ctx); {
+		case ok && here.BF16():
+			kind, number = "cuda", ""
+			if strings.HasPrefix(here.UUID, "GPU-") {
+				o.UUID = here.UUID
+			}
+		case ok:
+			note = fmt.Sprintf("%s has compute capability %v and snug's kernels need 8.0: training on the CPU", here.Name, here.Capability)
 		}
 	}
 	switch kind {
 	case "cpu":
-		return cpuDevice(c)
+		d, err := cpuDevice(c)
+		if note != "" {
+			d.Notes = append(d.Notes, note)
+		}
+		return d, err
 	case "cuda":
-		d, _, err := openCUDA(c, number, cuda.Options{})
+		d, _, err := openCUDA(c, number, o)
 		return d, err
 	}
 	return train.Device{}, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))

@@ -40,10 +40,11 @@ type Info struct {
 
 // Options choose how a device is used; the zero value is the fastest that is there.
 type Options struct {
-	Ordinal int
-	Generic bool // the PTX that every card takes, even where machine code for this one is at hand
-	OwnBlas bool // snug's own matmuls, even where cuBLASLt is found
-	Sync    bool // wait for every launch and name the kernel that failed
+	Ordinal int    // as CUDA numbers the visible devices
+	UUID    string // as NVML names the device: chosen before Ordinal, because the two may number devices differently
+	Generic bool   // the PTX that every card takes, even where machine code for this one is at hand
+	OwnBlas bool   // snug's own matmuls, even where cuBLASLt is found
+	Sync    bool   // wait for every launch and name the kernel that failed
 }
 
 // oldest is the lowest compute capability that the kernels' instructions (cp.async, bf16) exist on.
@@ -76,17 +77,7 @@ func (d *Device) open(o Options) (err error) {
 	if d.drv, err = openDriver(); err != nil {
 		return err
 	}
-	n, err := d.drv.deviceCount()
-	if err != nil {
-		return err
-	}
-	if o.Ordinal >= n {
-		return fmt.Errorf("this machine has %d CUDA devices: choose --device=cuda:0 to cuda:%d", n, n-1)
-	}
-	if d.dev, err = d.drv.device(o.Ordinal); err != nil {
-		return err
-	}
-	if err := d.describe(o.Ordinal); err != nil {
+	if err := d.pick(o); err != nil {
 		return err
 	}
 	if cc := d.Major*10 + d.Minor; cc < oldest {
@@ -111,6 +102,33 @@ func (d *Device) open(o Options) (err error) {
 		d.openBlas()
 	}
 	return nil
+}
+
+// pick finds the device that o names and describes it.
+func (d *Device) pick(o Options) error {
+	n, err := d.drv.deviceCount()
+	if err != nil {
+		return err
+	}
+	first, last := o.Ordinal, o.Ordinal
+	if o.UUID != "" {
+		first, last = 0, n-1
+	}
+	for ordinal := first; ordinal <= min(last, n-1); ordinal++ {
+		if d.dev, err = d.drv.device(ordinal); err != nil {
+			return err
+		}
+		if err := d.describe(ordinal); err != nil {
+			return err
+		}
+		if o.UUID == "" || d.UUID == o.UUID {
+			return nil
+		}
+	}
+	if o.UUID != "" {
+		return fmt.Errorf("%s is none of CUDA's %d devices: CUDA_VISIBLE_DEVICES may hide it", o.UUID, n)
+	}
+	return fmt.Errorf("there is no device %d, CUDA sees %d: choose another --device", o.Ordinal, n)
 }
 
 // describe fills Info.

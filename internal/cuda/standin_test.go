@@ -22,6 +22,9 @@ import (
 // standIn opens an executor on testdata/standin.c: device memory is the host's, launches are checked and compute nothing.
 func standIn(t *testing.T, o Options) *Executor {
 	t.Helper()
+	if os.Getenv("SNUG_REQUIRE_GPU") != "" {
+		t.Skip("the real driver is wanted in this process")
+	}
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		t.Skip("no C compiler for the stand-in driver")
@@ -157,6 +160,28 @@ func TestLaunchesFitSmallCards(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// A device is found by its number or by NVML's name for it; the error says how many there are.
+func TestOpenPicksDevices(t *testing.T) {
+	e := standIn(t, Options{})
+	for _, c := range []struct {
+		name string
+		o    Options
+		want string // of the error; empty: opens
+	}{
+		{"by its UUID", Options{UUID: e.UUID}, ""},
+		{"an unknown UUID", Options{UUID: "GPU-0"}, "none of CUDA's 1 devices"},
+		{"a number too high", Options{Ordinal: 1}, "no device 1, CUDA sees 1"},
+	} {
+		d, err := Open(c.o)
+		if err == nil {
+			d.Close()
+		}
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
 }
