@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -80,7 +81,11 @@ func cpuDevice(c *config.Config) (train.Device, error) {
 		}
 		c.DType = "float32"
 	}
-	x := cpu.New(cpu.Options{Threads: c.Threads, BF16: c.DType == "bfloat16"})
+	threads := min(c.Threads, runtime.NumCPU())
+	if threads < c.Threads {
+		d.Notes = append(d.Notes, fmt.Sprintf("threads %d: this machine runs %d at once", c.Threads, threads))
+	}
+	x := cpu.New(cpu.Options{Threads: threads, BF16: c.DType == "bfloat16"})
 	d.Name, d.Exec = "CPU ("+x.String()+")", x
 	return d, nil
 }

@@ -218,7 +218,7 @@ func planSnug(d *oom.Diagnosis) {
 	f := &d.Fixes[i]
 	outcome, _ := d.Simulated()
 	c := *d.Config
-	policy, err := train.DTypes(trace.DType(c.DType)), train.Refuse(&c)
+	policy := train.DTypes(trace.DType(c.DType))
 	micro := c.BatchSize
 	if best := bestFix(d); best >= 0 {
 		if b, ok := d.Fixes[best].Changes["batch_size"].(int); ok {
@@ -229,9 +229,6 @@ func planSnug(d *oom.Diagnosis) {
 		micro     int
 		recompute string
 	}{{micro, "none"}, {1, "block"}} {
-		if err != nil {
-			break
-		}
 		c.MicroBatch, c.Recompute = try.micro, try.recompute
 		_, layout, none := train.Choose(gpt.Model(c.Model()), &c, policy, train.GPUCosts, func(*program.Op) units.Bytes { return 0 }, d.Room)
 		if none != nil {

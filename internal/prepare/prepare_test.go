@@ -473,6 +473,7 @@ func TestRefuses(t *testing.T) {
 		"no such column":     {Options{Inputs: []string{file("c.parquet", string(parquetOf(t, []string{"a"})))}, Field: "body"}, `no column "body": it has id, text`},
 		"a column of ints":   {Options{Inputs: []string{filepath.Join(dir, "c.parquet")}, Field: "id"}, `column "id" is INT`},
 		"gzip cut short":     {Options{Inputs: []string{file("a.txt.gz", string(whole[:len(whole)/2]))}}, "unexpected EOF"},
+		"no gzip":            {Options{Inputs: []string{file("b.txt.gz", "plain text")}}, "b.txt.gz: its name says that it is compressed, and it is not"},
 		"UTF-16":             {Options{Inputs: []string{file("u.txt", "\xff\xfeh\x00i\x00")}}, "UTF-16"},
 		"bytes as chars":     {Options{Inputs: []string{file("x.txt", "abc\r\n\xff")}, Tokenizer: Char}, "byte 0xff at 5 is not UTF-8"},
 		"an odd fraction":    {Options{Inputs: []string{file("y.txt", "abc")}, ValFraction: 1}, "--val_fraction=1"},

@@ -80,10 +80,16 @@ func expand(args []string, format Format) ([]source, error) {
 // byName is the format that a path's ending says, "" if it says none.
 func byName(path string) Format {
 	name := strings.ToLower(filepath.Base(path))
-	for _, end := range []string{".gz", ".zst"} {
-		name = strings.TrimSuffix(name, end)
+	if packed(name) {
+		name = strings.TrimSuffix(name, filepath.Ext(name))
 	}
 	return formats[filepath.Ext(name)]
+}
+
+// packed says whether a path's ending names a compression.
+func packed(path string) bool {
+	end := strings.ToLower(filepath.Ext(path))
+	return end == ".gz" || end == ".zst"
 }
 
 func newSource(path string, info fs.FileInfo, format Format) source {
@@ -163,6 +169,8 @@ func (src source) open(offset int64, read *atomic.Int64) (*stream, error) {
 			return nil, errors.Join(err, s.Close())
 		}
 		s.Reader, s.close = z, append(s.close, func() error { z.Close(); return nil })
+	case n > 0 && packed(src.Path):
+		return nil, errors.Join(errors.New("its name says that it is compressed, and it is not: name it without .gz or .zst, or fetch it again"), s.Close())
 	default:
 		if _, err := f.Seek(offset, io.SeekStart); err != nil {
 			return nil, errors.Join(err, s.Close())

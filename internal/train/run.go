@@ -44,15 +44,15 @@ type Run struct {
 // Prepare checks the settings, takes out_dir for this run, opens data and checkpoint, and plans the step.
 // It takes none of the step's memory.
 func Prepare(c config.Config, d Device) (r *Run, err error) {
-	if err := Refuse(&c); err != nil {
-		return nil, err
-	}
 	r = &Run{Device: d, Loop: Loop{Config: c, Exec: d.Exec, Progress: Start()}}
 	r.Notes = append(r.Notes, d.Notes...)
 	for _, w := range withoutEffect {
 		if c.IsSet(w.key) && w.asked(&c) {
 			r.Notes = append(r.Notes, w.key+" has no effect: "+w.says)
 		}
+	}
+	if c.DecayLr && c.LrDecayIters < c.WarmupIters {
+		r.Notes = append(r.Notes, fmt.Sprintf("lr_decay_iters %d is less than warmup_iters %d: after the warm-up the learning rate falls to min_lr at once", c.LrDecayIters, c.WarmupIters))
 	}
 	defer func() {
 		if err != nil {
@@ -84,17 +84,6 @@ func Prepare(c config.Config, d Device) (r *Run, err error) {
 	}
 	r.Step, r.Layout, err = Choose(m, &c, d.DTypes, d.Costs, d.Exec.Scratch, d.Limit)
 	return r, err
-}
-
-// Refuse reports a setting that snug cannot honour, and what to do instead.
-func Refuse(c *config.Config) error {
-	switch {
-	case c.MaxIters < 0:
-		return fmt.Errorf("max_iters is %d, it must be at least 0", c.MaxIters)
-	case c.DecayLr && c.LrDecayIters < c.WarmupIters:
-		return fmt.Errorf("lr_decay_iters %d is less than warmup_iters %d: the cosine begins where the warm-up ends", c.LrDecayIters, c.WarmupIters)
-	}
-	return nil
 }
 
 // withoutEffect are settings that ask for something which snug does otherwise, and what it does.
