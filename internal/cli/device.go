@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -55,6 +57,9 @@ func openCUDA(c *config.Config, number string, o cuda.Options) (train.Device, *c
 			return train.Device{}, nil, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
 		}
 		o.Ordinal = n
+	}
+	if folder, err := os.UserCacheDir(); err == nil {
+		o.Cache = filepath.Join(folder, "snug")
 	}
 	d, e, err := train.OpenCUDA(c, o)
 	var fit *train.FitError

@@ -18,6 +18,7 @@ type blas struct {
 	one     *float32
 	zero    *float32
 	plans   map[product]*plan
+	memory  *algorithms
 }
 
 const (
@@ -50,7 +51,7 @@ func (t Target) workspace() units.Bytes {
 }
 
 // openBlas opens cuBLASLt where it is found; without it snug's own kernels serve, and Info.Blas says why.
-func (d *Device) openBlas() {
+func (d *Device) openBlas(cache string) {
 	lib, err := openLibrary(blasNames...)
 	b := &blas{plans: map[product]*plan{}, one: fresh[float32](), zero: fresh[float32]()}
 	*b.one = 1
@@ -71,6 +72,7 @@ func (d *Device) openBlas() {
 	// size_t cublasLtGetVersion(void)
 	b.version = int(callPointer(b.calls[ltGetVersion]))
 	d.blas, d.Blas = b, fmt.Sprintf("cuBLASLt %d (%s)", b.version, lib.path)
+	b.memory = d.openAlgorithms(cache)
 }
 
 // close: cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle).
@@ -115,7 +117,6 @@ var cudaTypes = map[trace.DType]uintptr{trace.Float32: 0, trace.Float16: 2, trac
 type plan struct {
 	desc, a, b, d uintptr
 	algo          []byte
-	ms            float64
 }
 
 // describe makes the descriptors of p.
@@ -199,7 +200,7 @@ func (b *blas) heuristics(p product, pl *plan, workspace units.Bytes) ([][]byte,
 	err := b.check("cublasLtMatmulAlgoGetHeuristic", call(b.calls[ltMatmulAlgoGetHeuristic], b.handle, pl.desc, pl.a, pl.b, pl.d, pl.d, *pref,
 		candidatesMost, address(&results[0]), address(found)))
 	if err != nil {
-		return nil, fmt.Errorf("%+v: %w", p, err)
+		return nil, fmt.Errorf("%v: %w", p, err)
 	}
 	var all [][]byte
 	for i := range int(*found) {
@@ -237,12 +238,13 @@ func (d *Device) multiply(p product, A, B, D, bias, workspace Pointer, space uni
 		return err
 	}
 	if err := d.drv.synchronize(d.stream); err != nil {
-		return fmt.Errorf("%+v: %w", p, err)
+		return fmt.Errorf("%v: %w", p, err)
 	}
 	return nil
 }
 
-// plan finds the fastest algorithm for p by running each candidate on these operands, whose contents it spoils.
+// plan finds the fastest algorithm for p: the remembered one where it still runs, else by timing each candidate on these
+// operands, whose contents it spoils.
 func (d *Device) plan(p product, A, B, D, bias, workspace Pointer, space units.Bytes) (*plan, error) {
 	if pl := d.blas.plans[p]; pl != nil {
 		return pl, nil
@@ -251,23 +253,29 @@ func (d *Device) plan(p product, A, B, D, bias, workspace Pointer, space units.B
 	if err != nil {
 		return nil, err
 	}
+	run := func(algo []byte) error {
+		return d.blas.multiply(p, pl, algo, A, B, D, bias, workspace, space, d.stream)
+	}
+	if algo := d.blas.memory.find(p); algo != nil && run(algo) == nil {
+		pl.algo = algo
+		d.blas.plans[p] = pl
+		return pl, nil
+	}
 	algos, err := d.blas.heuristics(p, pl, space)
 	if err != nil {
 		return nil, err
 	}
-	pl.ms = math.Inf(1)
+	fastest := math.Inf(1)
 	for _, algo := range algos {
-		ms, err := d.measure(3, func() error {
-			return d.blas.multiply(p, pl, algo, A, B, D, bias, workspace, space, d.stream)
-		})
-		if err == nil && ms < pl.ms {
-			pl.ms, pl.algo = ms, algo
+		if ms, err := d.measure(3, func() error { return run(algo) }); err == nil && ms < fastest {
+			fastest, pl.algo = ms, algo
 		}
 	}
 	if pl.algo == nil {
-		return nil, fmt.Errorf("cublasLtMatmul: none of %d algorithms runs %+v", len(algos), p)
+		return nil, fmt.Errorf("cublasLtMatmul: none of %d algorithms runs %v", len(algos), p)
 	}
 	d.blas.plans[p] = pl
+	d.blas.memory.add(p, pl.algo)
 	return pl, nil
 }
 

@@ -22,7 +22,7 @@ type Device struct {
 	blas    *blas // nil where cuBLASLt is not there or not wanted
 	args    arguments
 	sync    bool // wait for and check every launch
-	timer   *Timer
+	timer   *stopwatch
 	nvml    management
 }
 
@@ -45,6 +45,7 @@ type Options struct {
 	Generic bool   // the PTX that every card takes, even where machine code for this one is at hand
 	OwnBlas bool   // snug's own matmuls, even where cuBLASLt is found
 	Sync    bool   // wait for every launch and name the kernel that failed
+	Cache   string // folder that remembers the fastest algorithms of the library; empty: none
 }
 
 // oldest is the lowest compute capability that the kernels' instructions (cp.async, bf16) exist on.
@@ -99,7 +100,7 @@ func (d *Device) open(o Options) (err error) {
 	if o.OwnBlas {
 		d.Blas = "snug's own matmuls"
 	} else {
-		d.openBlas()
+		d.openBlas(o.Cache)
 	}
 	return nil
 }

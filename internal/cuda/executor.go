@@ -53,6 +53,9 @@ func (e *Executor) Load(l *program.Layout) error {
 				}
 			}
 		}
+		if e.blas != nil {
+			_ = e.blas.memory.save() // a folder that cannot be written is no reason not to run
+		}
 		return e.drv.synchronize(e.stream)
 	})
 }

@@ -205,6 +205,38 @@ func TestWithoutBlas(t *testing.T) {
 	}
 }
 
+// The second start takes the algorithms of the first, and times anew what the file does not hold or holds wrongly.
+func TestAlgorithmsAreRemembered(t *testing.T) {
+	cache := t.TempDir()
+	e := standIn(t, Options{Cache: cache})
+	c := matmulCases(program.Attrs{B: 1, T: 16, N: 16, C: 16, OC: 32})[1]
+	vals := c.inputs(rand.New(rand.NewPCG(1, 1)), trace.BFloat16)
+	runCase(t, e, &c, trace.BFloat16, vals)
+	files, _ := filepath.Glob(filepath.Join(cache, "cublaslt-120400-Stand-in-3060-12040.json"))
+	if len(files) != 1 {
+		t.Fatalf("%d files for this card, driver and library, want 1", len(files))
+	}
+	reopen := func() *algorithms { return e.openAlgorithms(cache) }
+	p := product{m: 32, n: 16, k: 16, transA: true, in: trace.BFloat16, out: trace.BFloat16, align: 16}
+	if reopen().find(p) == nil {
+		t.Errorf("%v is not remembered", p)
+	}
+	p.m = 40
+	if reopen().find(p) != nil {
+		t.Errorf("%v was never timed", p)
+	}
+	for _, broken := range []string{"", "{", `{"x":"AA=="}`, "[]", "null"} {
+		if err := os.WriteFile(files[0], []byte(broken), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		p.m = 32
+		if reopen().find(p) != nil {
+			t.Errorf("a file of %q gave an algorithm", broken)
+		}
+		reopen().add(p, nil)
+	}
+}
+
 // What a plan counts without the device is what the device asks for.
 func TestScratchWithoutDevice(t *testing.T) {
 	op := &program.Op{Code: program.MatmulBackwardWeight, Attrs: program.Attrs{N: 16384, C: 768, OC: 768}}

@@ -2,8 +2,8 @@ package cuda
 
 import "github.com/snugml/snug/internal/program"
 
-// Timer times every op of the sections that run while it is set, by events around it.
-type Timer struct {
+// stopwatch times every op of the sections that run while it is set, by events around it.
+type stopwatch struct {
 	marks []mark
 	pool  []uintptr
 	err   error
@@ -22,7 +22,7 @@ type OpTime struct {
 
 // Time sets a timer, runs f, waits, and returns every op's time in order.
 func (d *Device) Time(f func() error) ([]OpTime, error) {
-	t := &Timer{}
+	t := &stopwatch{}
 	if err := d.on(func() error { d.timer = t; return nil }); err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (d *Device) Time(f func() error) ([]OpTime, error) {
 	return times, err
 }
 
-func (t *Timer) event(d *Device) uintptr {
+func (t *stopwatch) event(d *Device) uintptr {
 	e, err := d.drv.newEvent()
 	if err == nil {
 		t.pool = append(t.pool, e)
@@ -65,13 +65,13 @@ func (t *Timer) event(d *Device) uintptr {
 	return e
 }
 
-func (t *Timer) begin(d *Device, op *program.Op) {
+func (t *stopwatch) begin(d *Device, op *program.Op) {
 	if t != nil {
 		t.marks = append(t.marks, mark{op: op, start: t.event(d)})
 	}
 }
 
-func (t *Timer) end(d *Device) {
+func (t *stopwatch) end(d *Device) {
 	if t != nil {
 		t.marks[len(t.marks)-1].end = t.event(d)
 	}
