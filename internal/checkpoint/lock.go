@@ -13,14 +13,14 @@ import (
 // A second run in the same out_dir would overwrite the first one's checkpoints: it gets an error instead.
 func Lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return nil, fmt.Errorf("lock out_dir: %w", err)
+		return nil, fmt.Errorf("lock out_dir: %w: set an out_dir that can be written", err)
 	}
 	unlock, err = durable.Lock(filepath.Join(dir, ".lock"))
 	if errors.Is(err, durable.ErrLocked) {
 		return nil, fmt.Errorf("another run is writing to %s: wait for it, or set another out_dir", dir)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lock out_dir: %w", err)
+		return nil, fmt.Errorf("lock out_dir: %w: set an out_dir that can be written", err)
 	}
 	return unlock, nil
 }

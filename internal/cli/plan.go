@@ -21,6 +21,7 @@ import (
 type planOptions struct {
 	config    config.Config
 	files     []string // as given, for the command line in the report
+	given     []override
 	gpu       string
 	allocConf string
 	worldSize int
@@ -50,7 +51,7 @@ func newPlan(io *term.IO) *cobra.Command {
 		if o.config, err = s.load(args); err != nil {
 			return err
 		}
-		o.files, o.json = args, wantJSON(cmd)
+		o.files, o.given, o.json = args, s.overrides, wantJSON(cmd)
 		return runPlan(cmd.Context(), io, o)
 	}
 	return cmd
@@ -133,10 +134,11 @@ func allocConf(io *term.IO, flag string) (torch.AllocConf, error) {
 	return conf, nil
 }
 
-// writeConfig writes the best settings that fit as a config file, aside and renamed.
+// writeConfig writes the best settings that fit as a config file: the files given, then the command line's settings,
+// then what has to change.
 func (p *planReport) writeConfig(o planOptions) error {
 	text := p.snippet()
-	if text == "" {
+	if text == "" && p.Fits != nil && !*p.Fits {
 		return &exitError{ExitDoesNotFit, errors.New("nothing fits, so no config was written: use a larger --vram or a smaller model")}
 	}
 	header := "# written by snug plan: " + p.headline() + "\n"
@@ -146,6 +148,15 @@ func (p *planReport) writeConfig(o planOptions) error {
 			return err
 		}
 		header += "\n# from " + filepath.Base(f) + "\n" + strings.TrimRight(string(src), "\n") + "\n"
+	}
+	given := ""
+	for _, g := range o.given {
+		if row, ok := config.Lookup(g.key); ok && row.Group != "snug" { // train.py knows none of snug's own
+			given += g.key + " = " + config.Python(row.Value(&o.config)) + "\n"
+		}
+	}
+	if given != "" {
+		header += "\n# from the command line\n" + given
 	}
 	return writeAside(o.write, []byte(header+"\n"+text))
 }

@@ -142,7 +142,7 @@ func (p *planReport) best() *planSuggestion {
 	return nil
 }
 
-// snippet is the best settings as lines of a config file: the changes, or all as it is where it fits.
+// snippet is the best settings as lines of a config file: the changes, none where all fits as it is or nothing does.
 func (p *planReport) snippet() string {
 	if p.Fits == nil || *p.Fits {
 		return ""
