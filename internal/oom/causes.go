@@ -114,15 +114,15 @@ var clues = sync.OnceValue(func() []clue {
 			}
 			return none()
 		}},
-		{OtherProcess, listedProcesses}, {OtherProcess, heldElsewhere}, {OtherProcess, hardlyOurs}, {OtherProcess, bareError},
+		{OtherProcess, listedProcesses}, {OtherProcess, heldElsewhere}, {OtherProcess, hardlyOurs}, {OtherProcess, bareError}, {OtherProcess, takesAll},
 		{Fragmentation, fragmented},
-		{Leak, rising}, {Leak, manySteps},
-		{EvalLargerThanTrain, evalAfterTraining}, {EvalWithoutNoGrad, evalKeepsGraph},
-		{CheckpointOnGPU, loadsCheckpoint}, {CheckpointOnGPU, resumed},
+		{Leak, rising}, {Leak, manySteps}, {Leak, toldLeak}, {Leak, toldLate},
+		{EvalLargerThanTrain, evalAfterTraining}, {EvalWithoutNoGrad, evalKeepsGraph}, {EvalWithoutNoGrad, volatile}, {EvalWithoutNoGrad, toldEval},
+		{CheckpointOnGPU, loadsCheckpoint}, {CheckpointOnGPU, resumed}, {CheckpointOnGPU, toldResume},
 		{ModelTooLarge, staticTooLarge}, {ModelTooLarge, failsEarly}, {ModelTooLarge, batchOfOne}, {ModelTooLarge, fullOfWeights}, {ModelTooLarge, modelPerhaps},
 		{BatchTooLarge, oneHugeTensor}, {BatchTooLarge, activations}, {BatchTooLarge, batchPerhaps},
 		{WrongDevice, sameCard}, {WrongDevice, roomElsewhere},
-		{Other, refusedThoughFree}, {Other, workspace}, {Other, capped}, {Other, whileCompiling},
+		{Other, refusedThoughFree}, {Other, roomLeft}, {Other, workspace}, {Other, capped}, {Other, whileCompiling},
 	}
 })
 

@@ -45,11 +45,13 @@ var (
 	xlaClauses  = []string{
 		"out of memory while trying to allocate {tried}", "out of memory allocating {tried}", "trying to allocate {tried}",
 		"failed to allocate request for {approximate} ({tried})", "on device ordinal {gpu}",
+		"attempting to reserve {tried}", "there are {free} free",
 		"used {used} of {total} hbm", "used {used} of {total} memory",
 	}
 	tensorflowClauses = []string{
 		"shape[{shape}] and type {dtype}", "of shape [{shape}] and type {dtype}", "device:GPU:{gpu} by",
 		"ran out of memory trying to allocate {tried}", "failed to allocate {approximate} ({tried}) from device",
+		"failed to allocate {tried} from device",
 	}
 	numpyClauses  = []string{"unable to allocate {tried} for an array with shape ({shape}) and data type {dtype}"}
 	cupyClauses   = []string{"out of memory allocating {tried}", "(allocated so far: {allocated}", "limit set to: {limit}"}
@@ -67,6 +69,8 @@ const raisedGuard = `(?i)(error|exception|fail|terminate|abort|warning|what\(\):
 // dialects are tried in order; the first that explains most of a message names it.
 var dialects = []dialect{
 	{name: "pytorch-cuda", anchor: "cuda out of memory", framework: "pytorch", device: "cuda", kind: Device, clauses: torchClauses},
+	{name: "pytorch-cuda-article", anchor: "cuda out of the memory", framework: "pytorch", device: "cuda", kind: Device, clauses: torchClauses},
+	{name: "pytorch-cuda-cut", anchor: "runtimeerror: cuda out of", guard: `(?i)cuda out of[ \t]*(m[a-z]*)?[ \t]*(\n|\z)`, framework: "pytorch", device: "cuda", kind: Device},
 	{name: "pytorch-hip", anchor: "hip out of memory", framework: "pytorch", device: "hip", kind: Device, clauses: torchClauses},
 	{name: "pytorch-xpu", anchor: "xpu out of memory", framework: "pytorch", device: "xpu", kind: Device, clauses: torchClauses},
 	{name: "pytorch-dpcpp", anchor: "dpcpp out of memory", framework: "pytorch", device: "xpu", kind: Device, clauses: torchClauses},
@@ -79,14 +83,16 @@ var dialects = []dialect{
 	{name: "pytorch-thc", anchor: "thcudacheck fail", guard: `(?i)error=2\b`, framework: "pytorch", device: "cuda", kind: Device},
 	{name: "cublas", anchor: "cublas_status_alloc_failed", device: "cuda", kind: Library},
 	{name: "cublas-create", anchor: "cublas_status_not_initialized", guard: `(?i)cublasCreate`, device: "cuda", kind: Library},
+	{name: "cudnn-create", anchor: "cudnn_status_not_initialized", device: "cuda", kind: Library},
 	{name: "cudnn", anchor: "cudnn_status_alloc_failed", device: "cuda", kind: Library},
 	{name: "cusolver", anchor: "cusolver_status_alloc_failed", device: "cuda", kind: Library},
 	{name: "nccl", anchor: "nccl", guard: `(?i)cuda failure (\d+ )?'?out of memory|failed to cuda (c|m)alloc`, device: "cuda", kind: Library, clauses: ncclClauses},
-	{name: "jax", anchor: "resource_exhausted", guard: `(?i)out of memory|allocate|hbm`, framework: "jax", kind: Device, clauses: xlaClauses},
-	{name: "jax-old", anchor: "resource exhausted: out of memory", framework: "jax", kind: Device, clauses: xlaClauses},
+	{name: "jax", anchor: "resource_exhausted", guard: `(?i)out of memory|allocate|hbm|attempting to reserve`, framework: "jax", kind: Device, clauses: xlaClauses},
+	{name: "jax-old", anchor: "resource exhausted: out", guard: `(?i)resource exhausted: out\s+of\s+memory`, framework: "jax", kind: Device, clauses: xlaClauses},
+	{name: "tensorflow-cpu", anchor: "oom when allocating tensor", guard: `(?i)device:CPU:\d+ by allocator|by allocator (mkl)?cpu`, framework: "tensorflow", device: "cpu", kind: Host, clauses: tensorflowClauses},
 	{name: "tensorflow", anchor: "oom when allocating tensor", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
 	{name: "tensorflow-bfc", anchor: "ran out of memory trying to allocate", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
-	{name: "tensorflow-driver", anchor: "failed to allocate", guard: `(?i)failed to allocate .* from device: \w*out_?of_?memory`, framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
+	{name: "tensorflow-driver", anchor: "failed to allocate", guard: `(?i)failed to allocate .* from device: (\w*out_?of_?memory|hipError_t\(1002\))`, framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
 	{name: "tensorflow-exhausted", anchor: "resourceexhaustederror", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
 	{name: "paddle", anchor: "out of memory error on gpu", framework: "paddle", device: "cuda", kind: Device, clauses: paddleClauses},
 	{name: "cupy", anchor: "cupy.cuda.memory.outofmemoryerror", framework: "cupy", device: "cuda", kind: Device, clauses: cupyClauses},
@@ -122,7 +128,7 @@ var dialects = []dialect{
 	{name: "exit-137", anchor: "137", guard: `(?i)(exit(ed)? ?(code|status|with)?|status|code)( code)?[: =]+\(?137\b`, device: "cpu", kind: Host},
 	{name: "sigkill", anchor: "sigkill", guard: `(?i)(signal 9|signals\.sigkill|died with|killed by signal|terminated by signal|received|return code = -9)`, device: "cpu", kind: Host},
 	{name: "return-code-9", anchor: "return code = -9", device: "cpu", kind: Host},
-	{name: "killed", anchor: "killed", guard: `(?m)^\s*(\S+: line \d+:\s+)?(\[?\d*\]?[+-]?\s*\d*\s*)?Killed(\s*$|:? ?9?\s*$|\s{2,}\S|\s+(python|torchrun|accelerate|deepspeed|nohup|sh |bash ))`, device: "cpu", kind: Host},
+	{name: "killed", anchor: "killed", guard: `(?m)^\s*(\S+: line \d+:\s+)?(\[?\d*\]?[+-]?\s*\d*\s*)?\**Killed\**(\s*$|:? ?9?\s*$|\s{2,}\S|\s+(python|torchrun|accelerate|deepspeed|nohup|sh |bash ))`, device: "cpu", kind: Host},
 	{name: "out-of-memory", anchor: "out of memory", guard: raisedGuard, kind: Device},
 }
 

@@ -18,12 +18,14 @@ const (
 	litDict
 	litMemory
 	litChained
+	litEngine
 	litCount
 )
 
 var structure = [litCount]string{
 	litTraceback: "traceback (most recent call last)", litFrameCode: "--> ", litFrameRich: "❱", litIter: "iter ",
 	litBar: "it/s", litBarSlow: "s/it", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
+	litEngine: "_engine.run_backward(",
 }
 
 // lexicon is the scanner and what its literals stand for.
@@ -233,6 +235,10 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 				s.frames = s.frames.push(Frame{}) // the call's own line was broken
 			}
 			s.code(string(m[1]))
+		}
+	case litEngine:
+		if len(s.frames) == 0 { // the paste began below the call's own line
+			s.frames = s.frames.push(Frame{Func: "run_backward"})
 		}
 	case litIter:
 		r.iters++

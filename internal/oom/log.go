@@ -13,10 +13,29 @@ func (l *Log) Phase() Phase {
 	if f == nil {
 		return UnknownPhase
 	}
-	if phase := f.Trace.Phase(); phase != UnknownPhase || !l.Run.Progress.Loading {
+	switch phase := f.Trace.Phase(); {
+	case phase != UnknownPhase:
 		return phase
+	case l.Run.Progress.Loading:
+		return Load
+	case l.Run.Progress.Evaluating:
+		return Eval
 	}
-	return Load
+	return UnknownPhase
+}
+
+// repeated is the traceback of a failure that says f again, where f is only its title: same wording, no other number.
+func (l *Log) repeated(f *Failure) Traceback {
+	for _, other := range l.Failures {
+		same := other.Dialect == f.Dialect && len(other.Trace) > 0
+		for name, size := range other.Sizes {
+			same = same && f.Sizes[name] == size
+		}
+		if same {
+			return other.Trace
+		}
+	}
+	return nil
 }
 
 // Failure is the one that ended the run: numbers before none, raised before warned, the card's memory before the
@@ -33,6 +52,9 @@ func (l *Log) Failure() *Failure {
 
 func (f *Failure) weight() int {
 	w := min(len(f.Sizes), 3) * 4
+	if f.Facts.Framework != "" {
+		w++
+	}
 	if f.Facts.GPU != nil || f.Buffer != nil {
 		w++
 	}

@@ -41,12 +41,15 @@ type reading struct {
 func (r rule) read(text string) reading {
 	best := r.follow(text)
 	if strings.Contains(text, "\n") {
-		if joined := r.follow(strings.ReplaceAll(text, "\n", "")); len(joined.found) > len(best.found) {
+		if joined := r.follow(unwrap.Replace(text)); len(joined.found) > len(best.found) {
 			best = joined
 		}
 	}
 	return best
 }
+
+// unwrap joins lines that a terminal broke, with its backslash where it printed one.
+var unwrap = strings.NewReplacer("\\\n", "", "\n", "")
 
 // follow chains clauses: each next one starts at most maxGap after the end of the last.
 func (r rule) follow(text string) reading {

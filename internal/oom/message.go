@@ -27,6 +27,9 @@ func (r *Reader) anchor(line []byte, h hit, rank *int, s *stack, anchored int) i
 		r.open.rules = append(r.open.rules, h.literal)
 		return anchored
 	}
+	if aside(line) {
+		return anchored
+	}
 	r.close()
 	start := max(0, h.end-len(dialects[h.literal].anchor)-before)
 	r.open = &pending{rules: []int{h.literal}, line: r.lines + 1, lines: 1, rank: rank}
@@ -55,10 +58,13 @@ func stripPrefix(line []byte) []byte {
 	return line
 }
 
+// aside reports a line that speaks of an allocation TensorFlow can do without.
+func aside(line []byte) bool { return bytes.Contains(line, []byte("this is not a failure")) }
+
 // continueMessage adds a line to the open message, until it is long enough.
 func (r *Reader) continueMessage(line []byte, rank *int) {
 	o := r.open
-	if o == nil || rank != nil && (o.rank == nil || *o.rank != *rank) || len(bytes.TrimSpace(line)) == 0 {
+	if o == nil || rank != nil && (o.rank == nil || *o.rank != *rank) || len(bytes.TrimSpace(line)) == 0 || aside(line) {
 		return
 	}
 	if o.lines >= maxLines || o.text.Len()+len(line) > maxMessage {
@@ -97,6 +103,9 @@ func (r *Reader) settle(o *pending) {
 		return
 	}
 	f.Line, f.Trace, f.Facts.Rank = o.line, o.trace, o.rank
+	if f.Facts.Framework == "" && f.Kind != Host {
+		f.Facts.Framework = voice(f)
+	}
 	if f.Buffer == nil {
 		f.Buffer = f.Trace.buffer()
 	}

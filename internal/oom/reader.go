@@ -141,6 +141,7 @@ func (r *Reader) Finish() *Log {
 	r.run.Progress.iteration(string(r.lastIter))
 	r.run.Progress.bar(string(r.lastBar))
 	r.run.Progress.Loading = bytes.Contains(r.lastBar, []byte("checkpoint shards")) && !bytes.Contains(r.lastBar, []byte("100%"))
+	r.run.Progress.Evaluating = evalBarExpr().Match(r.lastBar)
 	r.run.Progress.memory(string(r.lastMem))
 	if len(r.failures) == 0 && r.former != nil {
 		return &Log{Failures: r.former.failures, Run: r.former.run, Lines: r.lines}
@@ -148,6 +149,9 @@ func (r *Reader) Finish() *Log {
 	l := &Log{Failures: r.failures, Run: r.run, Lines: r.lines}
 	if f := l.Failure(); f != nil && len(f.Trace) == 0 {
 		f.Trace = r.orphans() // error reports print the stack below the message
+		if f.Trace == nil {
+			f.Trace = l.repeated(f)
+		}
 	}
 	return l
 }

@@ -24,18 +24,20 @@ type Run struct {
 	AllocConf  string            // PYTORCH_CUDA_ALLOC_CONF as set on the command line, not as advised
 	Torch      string            // version
 	GPUName    string
-	Ranks      int // processes, where the log shows more than one
+	Ranks      int  // processes, where the log shows more than one
+	Told       Told // what the one who reports it says
 	optimizing bool
 	Progress   Progress
 }
 
 // Progress is how far the run had come.
 type Progress struct {
-	Steps    int64   // steps that went well: iteration lines, or the count in the last progress bar
-	StepTime float64 // seconds an iteration, from the last line that says
-	Loading  bool    // the last progress bar was of a model being loaded
-	Memory   []units.Bytes
-	memories int64
+	Steps      int64   // steps that went well: iteration lines, or the count in the last progress bar
+	StepTime   float64 // seconds an iteration, from the last line that says
+	Loading    bool    // the last progress bar was of a model being loaded
+	Evaluating bool    // it was of an evaluation under way
+	Memory     []units.Bytes
+	memories   int64
 }
 
 // Rising reports whether the printed memory use grew all the way, as a leak does.
@@ -116,6 +118,14 @@ var notes = []note{
 	{"geforce", smiExpr, smiName, false}, {"tesla", smiExpr, smiName, false}, {"nvidia a", smiExpr, smiName, false}, {"nvidia h", smiExpr, smiName, false},
 	{"cuda:0 (", `CUDA:0 \(([^,)]+)`, func(r *Run, m []string) { r.GPUName = m[1] }, false},
 	{"train loss ", `step \d+: train loss`, func(r *Run, _ []string) { r.Trainer = "nanogpt" }, false},
+	{"memory leak", `(?i)memory leak`, tell(func(t *Told) *bool { return &t.Leak }), false},
+	{"increas", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
+	{"grow", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
+	{"after ", `(?i)(?:memory|oom|crash\w*|fails?|error|happens|occurs)\b[^.\n]{0,60}\bafter (?:about |around |only |at least |~ ?|the |first )*(?:\d+k?|several|some|few|a few|many)(?:th|st|nd|rd)? (?:of )?(?:\w+ )?(?:epoch|iter|step|batch)`, tell(func(t *Told) *bool { return &t.Late }), false},
+	{"resum", `(?i)\bresum(?:e|ing|ed) [^.\n]{0,60}\b(?:train|checkpoint)`, tell(func(t *Told) *bool { return &t.Resume }), false},
+	{"validat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
+	{"evaluat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
+	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
 	{"train.py ", `(?m)(?:python[\d.]*|torchrun|accelerate launch|deepspeed)\b[^\n]*?\S*train\S*\.py( [^\n]*)?$`, func(r *Run, m []string) { r.command(m[0], m[1]) }, false},
 }
 

@@ -1,0 +1,108 @@
+package oom
+
+import (
+	"regexp"
+
+	"github.com/snugml/snug/internal/i18n"
+	"github.com/snugml/snug/internal/units"
+)
+
+// Told is what a report's own words say of the failure, beside what the program printed: people paste both. It weighs
+// less than numbers, and never becomes a fact or a phase.
+type Told struct {
+	Leak     bool // memory grows while it runs
+	Late     bool // it fails after some epochs or steps
+	Resume   bool // it happens on resuming
+	Eval     bool // it happens in evaluation
+	Volatile bool // PyTorch's warning that volatile=True no longer switches the graph off
+}
+
+func tell(get func(*Told) *bool) func(*Run, []string) {
+	return func(r *Run, _ []string) { *get(&r.Told) = true }
+}
+
+const (
+	growthExpr   = `(?i)(?:memory|vram|ram)\b[^.\n]{0,60}(?:\b(?:keeps?|kept)(?: on)? (?:increas|grow|ris|climb)|\b(?:grow(?:s|ed|ing)?|increas(?:es|ed|ing))\b[^.\n]{0,20}\b(?:slowly|steadily|gradually|every|each|over|until|during|with)\b)|memory[^.\n]{0,60}\bsteady increase`
+	evalTalkExpr = `(?i)(?:memory|oom|error|crash\w*|fails?)\b[^\n]{0,80}\b(?:during|in|on|at|when|while|for)(?: the| doing| running| i run)* (?:evaluat|validat)|\b(?:during|in|when|while)(?: the| doing| running| i run)* (?:evaluat|validat)[^\n]{0,80}(?:memory|oom|error|crash)`
+)
+
+// voices name the framework where the wording itself does not: a library's error, raised through one of them.
+var voices = []struct {
+	framework Name
+	expr      func() *regexp.Regexp
+}{
+	{"pytorch", lazy(`(?i)RuntimeError: (?:cuda|cudnn|hip|nccl) error|RuntimeError\s+CUDA error|when calling .{0,2}cublas|\bc10::|libtorch|torch[/\\.]|\bpytorch\b`)},
+	{"tensorflow", lazy(`(?i)\btensorflow\b|\bkeras\b`)},
+	{"jax", lazy(`\bjax(?:lib)?\b`)},
+}
+
+// voice is the framework that a message or its traceback speaks through, "" when neither tells.
+func voice(f *Failure) Name {
+	for _, v := range voices {
+		if v.expr().MatchString(f.Message) {
+			return v.framework
+		}
+		for _, call := range f.Trace {
+			if v.expr().MatchString(call.Path) {
+				return v.framework
+			}
+		}
+	}
+	return ""
+}
+
+func toldLeak(e *evidence) (int, i18n.Message) {
+	if e.run.Told.Leak && e.Kind == Device {
+		return 57, i18n.M("evidence.told_leak")
+	}
+	return none()
+}
+
+func toldLate(e *evidence) (int, i18n.Message) {
+	if e.run.Told.Late && e.Kind == Device && !inPhase(e, Init, Load, Eval) {
+		return 45, i18n.M("evidence.told_late")
+	}
+	return none()
+}
+
+func toldResume(e *evidence) (int, i18n.Message) {
+	if e.run.Told.Resume && e.Kind == Device {
+		return 53, i18n.M("evidence.told_resume")
+	}
+	return none()
+}
+
+func toldEval(e *evidence) (int, i18n.Message) {
+	if e.run.Told.Eval && e.Kind == Device && e.phase == UnknownPhase {
+		return 44, i18n.M("evidence.told_eval")
+	}
+	return none()
+}
+
+func volatile(e *evidence) (int, i18n.Message) {
+	if e.run.Told.Volatile && inPhase(e, Eval, Sample, UnknownPhase) {
+		return 86, i18n.M("evidence.volatile")
+	}
+	return none()
+}
+
+// takesAll: TensorFlow asks the driver for nearly the whole card at once, so what it is refused somebody else has.
+func takesAll(e *evidence) (int, i18n.Message) {
+	if e.Dialect == "tensorflow-driver" {
+		return 60, i18n.M("evidence.takes_all", "tried", e.tried())
+	}
+	return none()
+}
+
+// roomLeft: a whole message that gives no free memory, as Intel's driver cannot tell it, and numbers that leave room.
+func roomLeft(e *evidence) (int, i18n.Message) {
+	f := e.Facts
+	if f.Free != nil || f.Limit != nil || f.Allocated == nil || e.budget.Unused == nil || e.total() == 0 || f.Tried == nil {
+		return none()
+	}
+	held := *f.Allocated + e.unused()
+	if held+*f.Tried > e.total()-max(units.GiB, e.total()/5) {
+		return none()
+	}
+	return 79, i18n.M("evidence.room_left", "tried", e.tried(), "held", held, "total", e.total())
+}
