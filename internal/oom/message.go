@@ -112,5 +112,22 @@ func (r *Reader) settle(o *pending) {
 	if n := len(r.failures); n > 0 && r.failures[n-1].Message == f.Message && len(f.Trace) <= len(r.failures[n-1].Trace) {
 		return
 	}
+	if n := len(r.failures); n > 0 && r.failures[n-1].title(f) {
+		r.failures[n-1] = f
+		return
+	}
 	r.failures = append(r.failures, f)
+}
+
+// title reports whether f only announces fuller, the message below it.
+func (f *Failure) title(fuller *Failure) bool {
+	if f.Dialect != fuller.Dialect || len(f.Trace) > 0 || len(f.Sizes) >= len(fuller.Sizes) {
+		return false
+	}
+	for name, size := range f.Sizes {
+		if fuller.Sizes[name] != size {
+			return false
+		}
+	}
+	return true
 }

@@ -35,7 +35,7 @@ func lazy(expr string) func() *regexp.Regexp {
 
 // callForms are Python's, IPython's (old and new), rich's and notebook cells' ways to print a call.
 var callForms = []callForm{
-	{`", line `, lazy(`File \\?"(?P<path>[^"\n]{1,500}?)\\?", line (?P<line>\d+)(?:, in (?P<func>[^\s\\,]+))?`)},
+	{`", line `, lazy(`(?:File \\?"|^\s*)(?P<path>[^"\n]{1,500}?)\\?", line (?P<line>\d+)(?:, in (?P<func>[^\s\\,]+))?`)},
 	{".py:", lazy(`(?:File )?(?P<path>[\w~/.\\-][^\s":│|]{0,400}\.py):(?P<line>\d+),? in (?P<func>[\w.<>]+)`)},
 	{".py in ", lazy(`(?P<path>[\w~/.\\:<>-][^\n"│|]{0,400}?\.py) in (?P<func>[\w.<>]+)`)},
 	{"<ipython-input", lazy(`(?P<path><ipython-input-[^>\s]+>) in (?P<func>[\w.<>]+)`)},
@@ -125,6 +125,7 @@ var markTable = []mark{
 	{phase: Eval, fn: `^_?(estimate_loss|(run_|do_|call_)?_?(eval|evaluate|evaluation|validate|validation|valid|val|test)(_(?:step|loop|loss|epoch|model|one_epoch|dataset|batch|fn|metrics|iter|net|net_work|network|acc|and_save|and_log|perplexity|ppl|on_\w+|func|model_\w+|loop_\w+|sft|lm|dl|dataloader|data))?|prediction_step|prediction_loop|run_sanity_check|_run_sanity_check|inference_on_dataset|single_gpu_test|multi_gpu_test|compute_metrics|maybe_log_save_evaluate|log_validation)$`},
 	{phase: Eval, path: `(^|[/\\])(val|eval|evaluate|evaluation|validate|test|run_eval\w*|eval_\w+|test_net|test_\w+)\.py$`, fn: `^(<module>|main|run)$`},
 	{phase: Eval, code: `\bestimate_loss\(|\b(trainer|self|model|learn)\.(evaluate|validate|test)\(|\b(evaluate|validate|validation)\(`},
+	{phase: Eval, code: `call_hook\(['"]after_train_epoch['"]`}, // mmcv's runner: its hooks evaluate there
 	{phase: Sample, fn: `^_?(generate\w*|sample|samples|sampling|greedy_search|_?beam_search|group_beam_search|contrastive_search|assisted_decoding|prefill|p_sample\w*|ddim_sampl\w*|sample_\w+|inference\w*|infer\w*|predict\w*|txt2img\w*|img2img\w*|text2img\w*|process_images\w*|common_ksampler|inner_sample|denoise\w*|decode_first_stage|execute_model|run_inference|transcribe\w*|detect\w*|super_resolve|enhance|chat|stream_chat|vae_decode\w*|upscale\w*)$`},
 	{phase: Sample, path: `diffusers/pipelines/|transformers/pipelines/`, fn: `^(__call__|forward|_forward|run_single|decode_latents)$`},
 	{phase: Sample, path: `transformers/generation/|k_diffusion/sampling|(^|[/\\])(sample|generate|inference|infer|predict|demo|detect|txt2img|img2img|text2img|gradio\w*|webui|app|cli_demo|web_demo)\.py$`, fn: `^(<module>|main|run|\w*sample\w*|__call__)$`},
