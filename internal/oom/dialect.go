@@ -106,6 +106,7 @@ var dialects = []dialect{
 	{name: "cuda-error", anchor: "cuda error: out of memory", device: "cuda", kind: Device, clauses: ggmlClauses},
 	{name: "cuda-error-tight", anchor: "cuda error:out of memory", device: "cuda", kind: Device},
 	{name: "cuda-error-2", anchor: "error 2", guard: `(?i)cuda[^\n]{0,80}error 2\W+out of memory`, device: "cuda", kind: Device},
+	{name: "cuda-malloc", anchor: "out of memory cudamalloc(", device: "cuda", kind: Device},
 	{name: "cuda-driver", anchor: "cuda_error_out_of_memory", device: "cuda", kind: Device},
 	{name: "cuda-runtime", anchor: "cudaerrormemoryallocation", device: "cuda", kind: Device},
 	{name: "hip-error", anchor: "hip error: out of memory", device: "hip", kind: Device},
