@@ -1,7 +1,6 @@
 package gpt
 
 import (
-	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -38,14 +37,10 @@ func normals(dst []float32, std float64, index int, key [2]uint32) {
 	var workers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), runs) {
 		workers.Go(func() {
-			var pcg rand.PCG
-			rng := rand.New(&pcg)
 			for i := int(next.Add(1)) - 1; i < runs; i = int(next.Add(1)) - 1 {
 				w := philox.Block([4]uint32{uint32(i), uint32(index), uint32(i >> 32), initDomain}, key)
-				pcg.Seed(uint64(w[0])<<32|uint64(w[1]), uint64(w[2])<<32|uint64(w[3]))
-				for j := i * run; j < min((i+1)*run, len(dst)); j++ {
-					dst[j] = float32(std * rng.NormFloat64())
-				}
+				z := ziggurat{state: uint64(w[0])<<32 | uint64(w[1])}
+				z.fill(dst[i*run:min((i+1)*run, len(dst))], std)
 			}
 		})
 	}
