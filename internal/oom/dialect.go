@@ -113,6 +113,7 @@ var dialects = []dialect{
 	{name: "hip-runtime", anchor: "hiperroroutofmemory", device: "hip", kind: Device},
 	{name: "torch-exception", anchor: "outofmemoryerror", guard: `(?i)(torch|cuda)[\w.]*OutOfMemoryError`, unless: `(?i)out of resource`, framework: "pytorch", kind: Device, clauses: torchClauses},
 	{name: "torch-notebook", anchor: "outofmemoryerror", guard: `OutOfMemoryError\s{3,}Traceback \(most recent call last\)`, framework: "pytorch", kind: Device},
+	{name: "exception-alone", anchor: "outofmemoryerror", guard: `(?m)^[#\s]*OutOfMemoryError:?[ \t]*$`, kind: Device},
 	{name: "ray", anchor: "node running low on memory", device: "cpu", kind: Host},
 	{name: "dataloader-killed", anchor: "is killed by signal: killed", framework: "pytorch", device: "cpu", kind: Host},
 	{name: "dataloader-shm", anchor: "out of shared memory", guard: `(?i)worker|/dev/shm|bus error`, framework: "pytorch", device: "cpu", kind: Host},

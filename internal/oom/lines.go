@@ -15,6 +15,7 @@ const (
 	litIter
 	litBar
 	litBarSlow
+	litBarTask
 	litDict
 	litMemory
 	litChained
@@ -24,7 +25,7 @@ const (
 
 var structure = [litCount]string{
 	litTraceback: "traceback (most recent call last)", litFrameCode: "--> ", litFrameRich: "❱", litIter: "iter ",
-	litBar: "it/s", litBarSlow: "s/it", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
+	litBar: "it/s", litBarSlow: "s/it", litBarTask: "task/s", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
 	litEngine: "_engine.run_backward(",
 }
 
@@ -231,7 +232,7 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 		r.close()
 	case litFrameCode, litFrameRich:
 		if m := codeExpr().FindSubmatch(line); m != nil {
-			if n := len(s.frames); n > 0 && s.frames[n-1].Code != "" {
+			if n := len(s.frames); n == 0 || s.frames[n-1].Code != "" {
 				s.frames = s.frames.push(Frame{}) // the call's own line was broken
 			}
 			s.code(string(m[1]))
@@ -246,7 +247,7 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 		if due(r.iters) {
 			r.run.Progress.iteration(string(r.lastIter))
 		}
-	case litBar, litBarSlow:
+	case litBar, litBarSlow, litBarTask:
 		r.bars++
 		r.lastBar = append(r.lastBar[:0], line[:min(len(line), 400)]...)
 		if due(r.bars) {

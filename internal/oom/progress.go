@@ -14,8 +14,8 @@ import (
 var (
 	iterExpr = lazy(`\biter (\d+): loss [^,]+, time:? ([\d.]+) ?ms`)
 	barExpr  = lazy(`(\d+)/(\d+) \[[\d:]+<[\d:?]+, *([\d.]+)?(s/it|it/s)?`)
-	// evalBarExpr is a bar that names an evaluation and has not reached its end.
-	evalBarExpr = lazy(`(?i)\b(valid\w*|eval\w*|val|test\w*)\b[^%|]{0,40}:\s*\d{1,2}%`)
+	// evalBarExpr is a bar that names an evaluation, or mmcv's that only evaluation draws, and has not reached its end.
+	evalBarExpr = lazy(`(?i)\b(valid\w*|eval\w*|val|test\w*)\b[^%|]{0,40}:\s*\d{1,2}%|\[>* +\] \d+/\d+, [\d.]+ task/s`)
 	dictExpr    = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
 	memoryExpr  = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )

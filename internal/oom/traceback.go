@@ -33,7 +33,7 @@ func lazy(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// callForms are Python's, IPython's (old and new), rich's and notebook cells' ways to print a call.
+// callForms are Python's, IPython's (old and new), rich's, notebook cells' and Colab's ways to print a call.
 var callForms = []callForm{
 	{`", line `, lazy(`(?:File \\?"|^\s*)(?P<path>[^"\n]{1,500}?)\\?", line (?P<line>\d+)(?:, in (?P<func>[^\s\\,]+))?`)},
 	{".py:", lazy(`(?:File )?(?P<path>[\w~/.\\-][^\s":│|]{0,400}\.py):(?P<line>\d+),? in (?P<func>[\w.<>]+)`)},
@@ -41,6 +41,7 @@ var callForms = []callForm{
 	{"<ipython-input", lazy(`(?P<path><ipython-input-[^>\s]+>) in (?P<func>[\w.<>]+)`)},
 	{"cell in[", lazy(`(?P<path>Cell In\[\d+\])(?:, line (?P<line>\d+)|, in (?P<func>[^\n(]+))`)},
 	{"input in [", lazy(`(?P<path>Input In \[\d+\]), in (?P<func>[^\n(]+)`)},
+	{"](https://localhost", lazy(`\[(?P<path>[^\[\]\n]{1,400})\]\(https://localhost[^)\s]*\) in (?P<func>[\w.<>]+)`)},
 }
 
 // codeExpr is a source line marked as the failing one: IPython's arrow or rich's.
@@ -93,6 +94,7 @@ type mark struct {
 	path  string
 	fn    string
 	code  string
+	hint  bool // only the script's name says so: it tells one forward from another, and nothing else
 
 	pathExpr, fnExpr, codeExpr *regexp.Regexp
 }
@@ -114,28 +116,32 @@ var markTable = []mark{
 	{phase: Compile, path: `torch/_dynamo/(convert_frame|output_graph)\.py`, fn: `^(_?compile\w*|transform|call_user_compiler|_call_user_compiler|compile_and_call_fx_graph)$`},
 	{phase: Compile, fn: `^(benchmark_all_configs|autotune_to_one_config|do_bench\w*|backend_compile|compile_or_get_cached)$`},
 	{phase: Load, path: `torch/serialization\.py|safetensors/torch\.py|torch/_utils\.py|accelerate/big_modeling\.py`, fn: `^(_?load\w*|persistent_load|default_restore_location|_cuda_deserialize|_deserialize|restore_location|_rebuild\w*|wrap_storage|_get_storage\w*|cpu_offload|dispatch_model)$`},
-	{phase: Load, fn: `^_?(load_state_dict\w*|load_checkpoint\w*|load_model\w*|load_pretrained\w*|load_weights?\w*|load_ckpt\w*|load_from_\w+|load_torch_file|load_shard\w*|load_lora\w*|load_adapter\w*|load_pipeline\w*|load_models_gpu|from_pretrained|from_single_file|from_ckpt|_load_\w*(model|state|checkpoint|weights)\w*|set_module_tensor_to_device|resume(_from\w*|_checkpoint\w*|_model\w*|_state\w*)?|restore(_\w+)?|partially_load|model_load|load_state|load_optimizer\w*)$`},
-	{phase: Load, code: `\btorch\.load\(|load_state_dict\(|from_pretrained\(|load_checkpoint\(|load_model\(|load_file\(`},
+	{phase: Load, fn: `^_?(load_state_dict\w*|load_checkpoint\w*|load_model\w*|load_pretrained\w*|load_weights?\w*|load_ckpt\w*|load_from_\w+|load_torch_file|load_shard\w*|load_lora\w*|load_adapter\w*|load_pipeline\w*|load_models_gpu|from_pretrained|from_single_file|from_ckpt|_load_\w*(model|state|checkpoint|weights)\w*|set_module_\w+_to_device|resume(_from\w*|_checkpoint\w*|_model\w*|_state\w*)?|restore(_\w+)?|partially_load|model_load|load_state|load_optimizer\w*)$`},
+	{phase: Load, code: `\btorch\.load\(|load_state_dict\(|from_pretrained\(|load_checkpoint\(|load_model\(|load_file\(|set_module_\w+_to_device\(`},
 	{phase: Backward, fn: `^(backward|_engine_run_backward|run_backward|loss_backward|apply_backward|manual_backward|backward_step|_backward\w*|do_backward|backward_fn)$`},
 	{phase: Backward, code: `\.backward\(|\bautograd\.grad\(|_run_backward\(`},
 	{phase: Optimizer, path: `torch/optim/(\w*adam\w*|sgd|optimizer|\w*grad|rmsprop|lbfgs|\w+_?optim\w*)\.py`},
 	{phase: Optimizer, path: `(bitsandbytes|deepspeed/ops|fairscale|colossalai\S*|galore_torch|came_pytorch)/\S*optim|apex/optimizers|deepspeed/ops/adam|prodigyopt|adafactor\w*\.py|lion\w*\.py`, fn: `^(step|update_step|init_state|get_state_buffer|__setstate__|_init_group|_init_state)$`},
-	{phase: Optimizer, fn: `^(optimizer_step|_optimizer_step|take_model_step|_take_model_step|scaler_step|_maybe_opt_step|maybe_initialize_optimizer_states|initialize_optimizer_states|clip_grad_norm_?|adam|adamw|_multi_tensor_adamw?|_fused_adamw?|_single_tensor_adamw?)$`},
-	{phase: Optimizer, code: `\b(optimizers?|optim|optimizer_?\w+|opt|\w*_optimizer|optimizer\[\w+\]|scaler)\.step\(|clip_grad_norm_?\(`},
+	{phase: Optimizer, fn: `^((run_|_)?optimizer_step|optim_step|take_model_step|_take_model_step|scaler_step|_maybe_opt_step|maybe_initialize_optimizer_states|initialize_optimizer_states|clip_grad_norm_?|adam|adamw|_multi_tensor_adamw?|_fused_adamw?|_single_tensor_adamw?)$`},
+	{phase: Optimizer, code: `\b(optimizers?|optim|optimizer_?\w+|opt|\w*_optimizer|optimizer\[\w+\]|\w*scaler)\.step\(|\boptimizer'\]\.step\(|clip_grad_norm_?\(`},
 	{phase: Eval, fn: `^_?(estimate_loss|(run_|do_|call_)?_?(eval|evaluate|evaluation|validate|validation|valid|val|test)(_(?:step|loop|loss|epoch|model|one_epoch|dataset|batch|fn|metrics|iter|net|net_work|network|acc|and_save|and_log|perplexity|ppl|on_\w+|func|model_\w+|loop_\w+|sft|lm|dl|dataloader|data))?|prediction_step|prediction_loop|run_sanity_check|_run_sanity_check|inference_on_dataset|single_gpu_test|multi_gpu_test|compute_metrics|maybe_log_save_evaluate|log_validation)$`},
-	{phase: Eval, path: `(^|[/\\])(val|eval|evaluate|evaluation|validate|test|run_eval\w*|eval_\w+|test_net|test_\w+)\.py$`, fn: `^(<module>|main|run)$`},
+	{phase: Eval, hint: true, path: `(^|[/\\])(val|eval|evaluate|evaluation|validate|test|run_eval\w*|eval_\w+|test_net|test_\w+)\.py$`, fn: `^(<module>|main|run)$`},
+	{phase: Eval, path: `transformers/trainer_pt_utils\.py`, fn: `^(nested_\w+|torch_pad_and_concatenate|distributed_concat)$`}, // predictions gathered
 	{phase: Eval, code: `\bestimate_loss\(|\b(trainer|self|model|learn)\.(evaluate|validate|test)\(|\b(evaluate|validate|validation)\(`},
 	{phase: Eval, code: `call_hook\(['"]after_train_epoch['"]`}, // mmcv's runner: its hooks evaluate there
 	{phase: Sample, fn: `^_?(generate\w*|sample|samples|sampling|greedy_search|_?beam_search|group_beam_search|contrastive_search|assisted_decoding|prefill|p_sample\w*|ddim_sampl\w*|sample_\w+|inference\w*|infer\w*|predict\w*|txt2img\w*|img2img\w*|text2img\w*|process_images\w*|common_ksampler|inner_sample|denoise\w*|decode_first_stage|execute_model|run_inference|transcribe\w*|detect\w*|super_resolve|enhance|chat|stream_chat|vae_decode\w*|upscale\w*)$`},
 	{phase: Sample, path: `diffusers/pipelines/|transformers/pipelines/`, fn: `^(__call__|forward|_forward|run_single|decode_latents)$`},
-	{phase: Sample, path: `transformers/generation/|k_diffusion/sampling|(^|[/\\])(sample|generate|inference|infer|predict|demo|detect|txt2img|img2img|text2img|gradio\w*|webui|app|cli_demo|web_demo)\.py$`, fn: `^(<module>|main|run|\w*sample\w*|__call__)$`},
-	{phase: Sample, code: `\.generate\(|\bpipe(line)?\(|\bpredictor\(`},
+	{phase: Sample, path: `transformers/generation/|k_diffusion/sampling`, fn: `^(\w*sample\w*|__call__)$`},
+	{phase: Sample, hint: true, path: `(^|[/\\])(sample|generate|inference|infer|predict|demo|detect|txt2img|img2img|text2img|gradio\w*|webui|app|cli_demo|web_demo)\.py$`, fn: `^(<module>|main|run|\w*sample\w*|__call__)$`},
+	{phase: Sample, code: `\.generate\(|\bpipe(line)?\(|\bpredictor\(|\.decode_(first_stage|latents)\(|\b(model|sampler|pipe\w*|diffusion)\.(sample|inference|infer|predict)\(`},
+	{phase: Sample, hint: true, path: `/gradio/(routes|queueing|route_utils|blocks)\.py$`},  // a page's button was pressed
+	{phase: UnknownPhase, hint: true, fn: `^(train|train_\w+|training|training_step|fit)$`}, // trains, whatever the script's name
 	{phase: Init, path: `torch/nn/modules/module\.py`, fn: `^(to|cuda|_apply|convert|float|half|bfloat16|to_empty|<lambda>)$`},
-	{phase: Init, fn: `^(__init__|init_weights|_init_weights|reset_parameters|init_model|build_model|create_model|get_model|setup_model\w*|prepare_model|_move_model_to_device|initialize|init_device|_lazy_init|_sync_module_states|_sync_params_and_buffers|_verify_param_shape_across_processes|move_to_device|model_to_device|setup|to_device|init_process_group|place_model|determine_available_memory|profile_run|determine_num_available_blocks|_initialize_kv_caches|initialize_cache)$`},
-	{phase: Init, code: `\b(\w*model\w*|net|network|pipe\w*|unet|vae|encoder|decoder|netG|netD|generator|discriminator|\w*_net)\.(to|cuda)\(|\bDistributedDataParallel\(|\bDDP\(|\bFSDP\(`},
+	{phase: Init, fn: `^(__init__|init_weights|_init_weights|reset_parameters|init_model|build_model|create_model|get_model|setup_model\w*|prepare_model|_prepare_one|_prepare_(?:fsdp|deepspeed|megatron_lm)|_recursive_wrap|_move_model_to_device|initialize|init_device|_lazy_init|_ddp_init_helper|_sync_module_states|_sync_params_and_buffers|_verify_param_shape_across_processes|move_to_device|model_to_device|setup|to_device|init_process_group|place_model|determine_available_memory|profile_run|determine_num_available_blocks|_initialize_kv_caches|initialize_cache)$`},
+	{phase: Init, code: `\b(\w*model\w*|net|net_?[A-Z]\w*|net\d|network|pipe\w*|unet|vae|encoder|decoder|netG|netD|generator|discriminator|\w*_net)\.(to|cuda)\(|\bDistributedDataParallel\(|\bDDP\(|\bFSDP\(|\bwrapper_cls\(module|\.prepare_model\(|\bmodule\._apply\(fn\)|\bself\._apply\((?:convert|lambda)`},
 	{phase: Forward, fn: `^(forward|_call_impl|_wrapped_call_impl|training_step|compute_loss|_forward\w*|forward_\w+|call|parallel_apply|train_step|apply_model)$`},
-	{phase: Forward, path: `torch/nn/(functional|modules)`},
-	{phase: Forward, code: `\b(\w*model|net|network|netG|netD|generator|discriminator|criterion|loss_fn|loss_func|unet)\(`},
+	{phase: Forward, path: `torch/nn/(functional|modules|parallel/(data_parallel|parallel_apply|replicate|scatter_gather|comm|_functions))|/(diffusers|transformers|torchvision|timm)/models/`},
+	{phase: Forward, code: `\b(\w*model|net|network|netG|netD|generator|discriminator|criterion|loss_fn|loss_func|unet)\(|\.forward\(|\bforward_call\(`},
 }
 
 func compileMarks(table []mark) []mark {
@@ -162,23 +168,29 @@ func (m *mark) matches(f Frame) bool {
 
 // Phase says what the program was doing, from the calls it was inside of.
 func (t Traceback) Phase() Phase {
-	phase := UnknownPhase
+	phase, script := UnknownPhase, UnknownPhase
 	for _, f := range t {
 		f.Path = strings.ReplaceAll(strings.ReplaceAll(f.Path, `\`, "/"), "//", "/")
-		if found, ok := f.phase(); ok && (found == UnknownPhase || strength[found] > strength[phase]) {
-			phase = found
+		if m := f.mark(true); m != nil {
+			script = m.phase
 		}
+		if m := f.mark(false); m != nil && (m.phase == UnknownPhase || strength[m.phase] > strength[phase]) {
+			phase = m.phase
+		}
+	}
+	if script != UnknownPhase && (phase == UnknownPhase || phase == Forward) {
+		return script
 	}
 	return phase
 }
 
-// phase is the one of the first mark that fits this call.
-func (f Frame) phase() (Phase, bool) {
+// mark is the first one that fits this call, of the hints or of the others; nil when none does.
+func (f Frame) mark(hint bool) *mark {
 	all := marks()
 	for i := range all {
-		if all[i].matches(f) {
-			return all[i].phase, true
+		if all[i].hint == hint && all[i].matches(f) {
+			return &all[i]
 		}
 	}
-	return UnknownPhase, false
+	return nil
 }
