@@ -140,7 +140,9 @@ func (r *Reader) Finish() *Log {
 	}
 	r.run.Progress.iteration(string(r.lastIter))
 	r.run.Progress.bar(string(r.lastBar))
-	r.run.Progress.Loading = bytes.Contains(r.lastBar, []byte("checkpoint shards")) && !bytes.Contains(r.lastBar, []byte("100%"))
+	if bytes.Contains(r.lastBar, []byte("checkpoint shards")) && !bytes.Contains(r.lastBar, []byte("100%")) {
+		r.run.Progress.Loading = true
+	}
 	r.run.Progress.Evaluating = evalBarExpr().Match(r.lastBar)
 	r.run.Progress.memory(string(r.lastMem))
 	if len(r.failures) == 0 && r.former != nil {

@@ -34,7 +34,7 @@ type Run struct {
 type Progress struct {
 	Steps      int64   // steps that went well: iteration lines, or the count in the last progress bar
 	StepTime   float64 // seconds an iteration, from the last line that says
-	Loading    bool    // the last progress bar was of a model being loaded
+	Loading    bool    // the last progress bar was of a model being loaded, or the program said that failed
 	Evaluating bool    // it was of an evaluation under way
 	Memory     []units.Bytes
 	memories   int64
@@ -118,6 +118,7 @@ var notes = []note{
 	{"geforce", smiExpr, smiName, false}, {"tesla", smiExpr, smiName, false}, {"nvidia a", smiExpr, smiName, false}, {"nvidia h", smiExpr, smiName, false},
 	{"cuda:0 (", `CUDA:0 \(([^,)]+)`, func(r *Run, m []string) { r.GPUName = m[1] }, false},
 	{"train loss ", `step \d+: train loss`, func(r *Run, _ []string) { r.Trainer = "nanogpt" }, false},
+	{"model failed to load", `(?m)^\s*Stable diffusion model failed to load`, func(r *Run, _ []string) { r.Progress.Loading = true }, false},
 	{"memory leak", `(?i)memory leak`, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"increas", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"grow", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},

@@ -112,6 +112,7 @@ var marks = sync.OnceValue(func() []mark { return compileMarks(markTable) })
 var markTable = []mark{
 	{phase: UnknownPhase, fn: `^(closure|_wrap_closure|_wrapped_closure|train_step_and_backward_closure)$`},
 	{phase: UnknownPhase, code: `^\s*(loss|\w+) = closure\(\)|with torch\.enable_grad\(\):`, path: `torch/optim`},
+	{phase: UnknownPhase, fn: `(train|fit)\w*_(eval|val)`}, // train_and_evaluate does both
 	{phase: Compile, path: `torch/_inductor/(compile_fx|graph|select_algorithm|autotune_process|scheduler|async_compile)\.py`, fn: `^(compile_fx|compile_fx_inner|_compile_fx_inner|fx_codegen_and_compile|codegen_and_compile|inner_compile|compile_to_\w+|benchmark\w*|autotune\w*|codegen|_compile_fx_main|bw_compiler|fw_compiler\w*)$`},
 	{phase: Compile, path: `torch/_dynamo/(convert_frame|output_graph)\.py`, fn: `^(_?compile\w*|transform|call_user_compiler|_call_user_compiler|compile_and_call_fx_graph)$`},
 	{phase: Compile, fn: `^(benchmark_all_configs|autotune_to_one_config|do_bench\w*|backend_compile|compile_or_get_cached)$`},
@@ -127,6 +128,7 @@ var markTable = []mark{
 	{phase: Eval, fn: `^_?(estimate_loss|(run_|do_|call_)?_?(eval|evaluate|evaluation|validate|validation|valid|val|test)(_(?:step|loop|loss|epoch|model|one_epoch|dataset|batch|fn|metrics|iter|net|net_work|network|acc|and_save|and_log|perplexity|ppl|on_\w+|func|model_\w+|loop_\w+|sft|lm|dl|dataloader|data))?|prediction_step|prediction_loop|run_sanity_check|_run_sanity_check|inference_on_dataset|single_gpu_test|multi_gpu_test|compute_metrics|maybe_log_save_evaluate|log_validation)$`},
 	{phase: Eval, hint: true, path: `(^|[/\\])(val|eval|evaluate|evaluation|validate|test|run_eval\w*|eval_\w+|test_net|test_\w+)\.py$`, fn: `^(<module>|main|run)$`},
 	{phase: Eval, path: `transformers/trainer_pt_utils\.py`, fn: `^(nested_\w+|torch_pad_and_concatenate|distributed_concat)$`}, // predictions gathered
+	{phase: Eval, fn: `^_*(\w+_)?(evaluat(e|ion)|validat(e|ion)|eval|valid|val)(_\w+)?$`},
 	{phase: Eval, code: `\bestimate_loss\(|\b(trainer|self|model|learn)\.(evaluate|validate|test)\(|\b(evaluate|validate|validation)\(`},
 	{phase: Eval, code: `call_hook\(['"]after_train_epoch['"]`}, // mmcv's runner: its hooks evaluate there
 	{phase: Sample, fn: `^_?(generate\w*|sample|samples|sampling|greedy_search|_?beam_search|group_beam_search|contrastive_search|assisted_decoding|prefill|p_sample\w*|ddim_sampl\w*|sample_\w+|inference\w*|infer\w*|predict\w*|txt2img\w*|img2img\w*|text2img\w*|process_images\w*|common_ksampler|inner_sample|denoise\w*|decode_first_stage|execute_model|run_inference|transcribe\w*|detect\w*|super_resolve|enhance|chat|stream_chat|vae_decode\w*|upscale\w*)$`},
