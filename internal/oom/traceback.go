@@ -141,9 +141,9 @@ var markTable = []mark{
 	{phase: Init, path: `torch/nn/modules/module\.py`, fn: `^(to|cuda|_apply|convert|float|half|bfloat16|to_empty|<lambda>)$`},
 	{phase: Init, fn: `^(__init__|init_weights|_init_weights|reset_parameters|init_model|build_model|create_model|get_model|setup_model\w*|prepare_model|_prepare_one|_prepare_(?:fsdp|deepspeed|megatron_lm)|_recursive_wrap|_move_model_to_device|initialize|init_device|_lazy_init|_ddp_init_helper|_sync_module_states|_sync_params_and_buffers|_verify_param_shape_across_processes|move_to_device|model_to_device|setup|to_device|init_process_group|place_model|determine_available_memory|profile_run|determine_num_available_blocks|_initialize_kv_caches|initialize_cache)$`},
 	{phase: Init, code: `\b(\w*model\w*|net|net_?[A-Z]\w*|net\d|network|pipe\w*|unet|vae|encoder|decoder|netG|netD|generator|discriminator|\w*_net)\.(to|cuda)\(|\bDistributedDataParallel\(|\bDDP\(|\bFSDP\(|\bwrapper_cls\(module|\.prepare_model\(|\bmodule\._apply\(fn\)|\bself\._apply\((?:convert|lambda)`},
-	{phase: Forward, fn: `^(forward|_call_impl|_wrapped_call_impl|training_step|compute_loss|_forward\w*|forward_\w+|call|parallel_apply|train_step|apply_model)$`},
+	{phase: Forward, fn: `^(forward|_call_impl|_wrapped_call_impl|training_step|compute_loss|_forward\w*|forward_\w+|call|parallel_apply|train_step|apply_model|\w+_loss(es)?)$`},
 	{phase: Forward, path: `torch/nn/(functional|modules|parallel/(data_parallel|parallel_apply|replicate|scatter_gather|comm|_functions))|/(diffusers|transformers|torchvision|timm)/models/`},
-	{phase: Forward, code: `\b(\w*model|net|network|netG|netD|generator|discriminator|criterion|loss_fn|loss_func|unet)\(|\.forward\(|\bforward_call\(`},
+	{phase: Forward, code: `\b(model|model_\w+|net|network|netG|netD|generator|discriminator|criterion|loss_fn|loss_func|unet)\(|\.forward\(|\bforward_call\(`},
 }
 
 func compileMarks(table []mark) []mark {
