@@ -125,9 +125,7 @@ func (p player) play(script string) {
 		iters(3, 8)
 	case "fails without numbers": // once the supervisor has seen it on the card
 		if p.batch > p.fits {
-			for _, err := os.Stat("looked"); err != nil; _, err = os.Stat("looked") {
-				time.Sleep(time.Millisecond)
-			}
+			untilLooked()
 			fmt.Fprint(os.Stderr, traceback+"RuntimeError: CUDA error: out of memory\n")
 			os.Exit(1)
 		}
@@ -156,6 +154,9 @@ func (p player) play(script string) {
 		os.Exit(3)
 	case "dies wordlessly":
 		os.Exit(1)
+	case "dies once seen": // on the card, wordlessly
+		untilLooked()
+		os.Exit(7)
 	case "killed":
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	case "terminated":
@@ -195,9 +196,9 @@ func (p player) play(script string) {
 		<-got
 		os.Exit(0)
 	case "interrupted in failure": // Ctrl-C while it prints its failure
-		fmt.Println("ready")
 		got := make(chan os.Signal, 1)
 		signal.Notify(got, syscall.SIGINT)
+		fmt.Println("ready")
 		<-got
 		p.fail()
 	case "reads":
@@ -225,6 +226,15 @@ func (p player) play(script string) {
 	default:
 		fmt.Println("no such script:", script)
 		os.Exit(99)
+	}
+}
+
+// looked is the file by which a test lets the trainer go on.
+const looked = "looked"
+
+func untilLooked() {
+	for _, err := os.Stat(looked); err != nil; _, err = os.Stat(looked) {
+		time.Sleep(time.Millisecond)
 	}
 }
 
