@@ -3,16 +3,21 @@ package cli
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 
 	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/gpu"
+	"github.com/snugml/snug/internal/gpu/gputest"
 	"github.com/snugml/snug/internal/term"
 )
 
@@ -22,8 +27,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// Each command's behaviour, as a person at a shell meets it: testdata/script/*.txtar.
-// SNUG_UPDATE=1 writes the golden parts anew.
+// Each command's behaviour, as a person at a shell meets it: testdata/script/*.txtar. The scripts see no GPU of this
+// machine's, and [driver] says whether it has one. SNUG_UPDATE=1 writes the golden parts anew.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -32,11 +37,35 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("COLUMNS", "100")
 			env.Setenv("LANG", "en_US.UTF-8")
+			env.Setenv("SNUG_NVML", filepath.Join(env.WorkDir, "none", "libnvidia-ml.so"))
 			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			switch cond {
+			case "driver":
+				return driver(), nil
+			case "fake-driver":
+				_, err := fakeNVML()
+				if errors.Is(err, gputest.ErrNoCompiler) {
+					return false, nil
+				}
+				return true, err
+			}
+			return false, fmt.Errorf("unknown condition %s", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "machine": machine},
 	})
 }
+
+// driver says whether NVIDIA's driver is installed here.
+var driver = sync.OnceValue(func() bool {
+	lib, err := gpu.Open("")
+	if err != nil {
+		return false
+	}
+	lib.Close()
+	return true
+})
 
 // exits CODE program args… runs a program and checks its exit code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {

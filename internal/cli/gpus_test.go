@@ -30,7 +30,7 @@ var fakeNVML = sync.OnceValues(func() ([]byte, error) {
 })
 
 // machine NAME gives the script one of gputest's machines, through a fake driver: a script that
-// says so begins with [!exec:cc] skip.
+// says so begins with [!fake-driver] skip.
 func machine(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 || gputest.Machines()[args[0]] == nil {
 		ts.Fatalf("usage: machine NAME, of gputest.Machines")

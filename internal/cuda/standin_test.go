@@ -3,21 +3,25 @@
 package cuda
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/gpu/gputest"
 	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/units"
 )
+
+//go:embed testdata/standin.c
+var standInSource string
 
 // standIn opens an executor on testdata/standin.c: device memory is the host's, launches are checked and compute nothing.
 func standIn(t *testing.T, o Options) *Executor {
@@ -25,14 +29,13 @@ func standIn(t *testing.T, o Options) *Executor {
 	if os.Getenv("SNUG_REQUIRE_GPU") != "" {
 		t.Skip("the real driver is wanted in this process")
 	}
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("no C compiler for the stand-in driver")
-	}
 	dir := t.TempDir()
 	library := filepath.Join(dir, driverNames[0])
-	if out, err := exec.Command(cc, "-w", "-shared", "-fPIC", "-o", library, "testdata/standin.c").CombinedOutput(); err != nil {
-		t.Fatalf("build the stand-in driver: %v\n%s", err, out)
+	switch err := gputest.Compile(library, standInSource); {
+	case errors.Is(err, gputest.ErrNoCompiler):
+		t.Skip(err)
+	case err != nil:
+		t.Fatal(err)
 	}
 	if err := os.Link(library, filepath.Join(dir, blasNames[0])); err != nil {
 		t.Fatal(err)
