@@ -18,10 +18,14 @@ import (
 	"github.com/snugml/snug/internal/bpe"
 	"github.com/snugml/snug/internal/checkpoint"
 	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/cpu"
+	"github.com/snugml/snug/internal/cuda"
 	"github.com/snugml/snug/internal/data"
 	"github.com/snugml/snug/internal/example"
+	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/sample"
 	"github.com/snugml/snug/internal/term"
+	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/train"
 )
 
@@ -36,7 +40,7 @@ func newSample(io *term.IO) *cobra.Command {
 		Use:   "sample [CONFIG.py…] [--key=value…]",
 		Short: "Write text with a trained model",
 		Long: "sample draws text from a checkpoint, as nanoGPT's sample.py does: snug's own, nanoGPT's ckpt.pt or Hugging Face's GPT-2.\n" +
-			"It runs on the CPU, in float32. temperature=0.0 takes the likeliest token each time.",
+			"It runs on the CPU in float32, or with --device=cuda on the GPU in dtype. temperature=0.0 takes the likeliest token each time.",
 		Example: "  snug sample --out_dir=out-shakespeare-char\n" +
 			"  snug sample --out_dir=out --start=\"What is the answer?\" --num_samples=3 --max_new_tokens=100\n" +
 			"  snug sample --init_from=gpt2/model.safetensors --start=FILE:prompt.txt",
@@ -60,9 +64,6 @@ func runSample(ctx context.Context, io *term.IO, o sampleOptions) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	c := &o.config
-	if c.IsSet("device") && c.Device != "cpu" {
-		fmt.Fprintf(io.Err, "device=%s: samples are drawn on the CPU\n", c.Device)
-	}
 	w, err := openSampler(c)
 	if err != nil {
 		return err
@@ -88,11 +89,15 @@ type sampler struct {
 	state  *checkpoint.State // its file is closed
 	tok    sample.Tokenizer
 	prompt []uint16
-	model  *sample.Model
+	exec   program.Executor
 	gen    *sample.Generator
 }
 
-func (w *sampler) close() { w.model.Close() }
+func (w *sampler) close() {
+	if w.exec != nil {
+		w.exec.Close()
+	}
+}
 
 // openSampler reads the checkpoint, finds its tokenizer and runs the prompt.
 func openSampler(c *config.Config) (*sampler, error) {
@@ -113,14 +118,33 @@ func openSampler(c *config.Config) (*sampler, error) {
 	if w.prompt, err = w.tok.EncodePrompt(start); err != nil {
 		return nil, fmt.Errorf("start: %w", err)
 	}
-	if w.model, err = sample.NewModel(s, c.Threads, nil); err != nil {
+	d, err := sampleDevice(c)
+	if err != nil {
 		return nil, err
 	}
-	w.gen, err = sample.NewGenerator(w.model, w.prompt, sample.Options{MaxNewTokens: c.MaxNewTokens, Temperature: c.Temperature, TopK: c.TopK, Seed: uint64(c.Seed), Vocabulary: vocabulary})
+	w.exec = d.Exec
+	o := sample.Options{MaxNewTokens: c.MaxNewTokens, Temperature: c.Temperature, TopK: c.TopK, Seed: uint64(c.Seed), Vocabulary: vocabulary}
+	m, err := sample.NewModel(s, d, len(w.prompt), len(w.prompt)+o.MaxNewTokens)
+	if err == nil {
+		w.gen, err = sample.NewGenerator(m, w.prompt, o)
+	}
 	if err != nil {
 		w.close()
 	}
 	return w, err
+}
+
+// sampleDevice is the GPU where the settings name it, else the CPU, whose float32 is exact and whose start is instant.
+func sampleDevice(c *config.Config) (sample.Device, error) {
+	kind, number, _ := strings.Cut(c.Device, ":")
+	switch {
+	case !c.IsSet("device") || kind == "cpu":
+		return sample.Device{Exec: cpu.New(cpu.Options{Threads: c.Threads}), DType: trace.Float32}, nil
+	case kind == "cuda":
+		d, _, err := openCUDA(c, number, cuda.Options{})
+		return sample.Device{Exec: d.Exec, DType: d.DTypes.Activation}, err
+	}
+	return sample.Device{}, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
 }
 
 // openWeights opens what init_from names. Without an out_dir, the example's stands in where the default one is empty.

@@ -30,6 +30,7 @@ var table = [program.Codes]struct {
 	program.GeluBackward:             {bind: geluBackward},
 	program.AttentionForward:         {bind: attentionForward, scratch: attentionForwardScratch},
 	program.AttentionBackward:        {bind: attentionBackward, scratch: attentionBackwardScratch},
+	program.AttentionCached:          {bind: attentionCached, scratch: attentionCachedScratch},
 	program.Loss:                     {bind: loss},
 	program.LossSum:                  {bind: lossSum},
 	program.GlobalNorm:               {bind: globalNorm, scratch: globalNormScratch},
@@ -70,7 +71,7 @@ func encoderForward(b *binding) []phase {
 	}}
 	return append([]phase{check}, rowwise(b.Attrs.B*T, C, func(n int) {
 		row := out[n*C:][:C]
-		b.k.Add(row, wte[int(idx[n])*C:][:C], wpe[n%T*C:][:C])
+		b.k.Add(row, wte[int(idx[n])*C:][:C], wpe[(b.step.Pos+n%T)*C:][:C])
 		b.drop(row, row, n/T, n%T*C)
 	})...)
 }

@@ -215,3 +215,33 @@ func (h *head) scatter(dqkv, x []float32, b, n, which, t, count int) {
 		copy(h.part(dqkv, b, n, which, t+r)[:h.HS], x[r*h.wide:])
 	}
 }
+
+func attentionCachedScratch(x *Executor, op *program.Op) int { return 4 * op.Attrs.T * x.pool.threads }
+
+// attentionCached keeps keys as (T,C) and values as (C,T), so that both sums of a row are dots over what lies together.
+func attentionCached(b *binding) []phase {
+	out, keys, values, qkv := b.f(0), b.f(1), b.f(2), b.f(3)
+	N, T, C, NH := b.Attrs.N, b.Attrs.T, b.Attrs.C, b.Attrs.NH
+	HS := C / NH
+	scale := float32(1 / math.Sqrt(float64(HS)))
+	store := rowwise(N, 2*C, func(n int) {
+		row, at := qkv[n*3*C:][:3*C], b.step.Pos+n
+		copy(keys[at*C:][:C], row[C:2*C])
+		for i, v := range row[2*C:] {
+			values[i*T+at] = v
+		}
+	})
+	attend := phase{N * NH, func(i, worker int) {
+		n, h := i/NH, i%NH
+		q := qkv[n*3*C+h*HS:][:HS]
+		s := asFloats(b.scratch()[4*worker*T:], T)[:b.step.Pos+n+1]
+		for k := range s {
+			s[k] = b.k.Dot(q, keys[k*C+h*HS:][:HS])
+		}
+		sum := b.k.ExpSum(s, s, scale, scale*b.k.Max(s))
+		for j := range HS {
+			out[n*C+h*HS+j] = b.k.Dot(s, values[(h*HS+j)*T:][:len(s)]) / sum
+		}
+	}}
+	return append(store, attend)
+}

@@ -20,7 +20,18 @@ func (x *Executor) product(op *program.Op) *product {
 	return p
 }
 
-func matmulScratch(x *Executor, op *program.Op) int { return x.product(op).scratch(x.pool.threads) }
+func matmulScratch(x *Executor, op *program.Op) int {
+	if fewRows(op) {
+		return 0
+	}
+	return x.product(op).scratch(x.pool.threads)
+}
+
+// fewRows says that an op's rows are too few to pay for packing its weight: it is bound by reading the weight once.
+func fewRows(op *program.Op) bool {
+	const few = 4
+	return op.Attrs.N <= few && (op.Code == program.MatmulForward || op.Code == program.MatmulGeluForward)
+}
 
 func matmulForward(b *binding) []phase {
 	return b.matmul(b.f(0), b.f(1), b.f(2), b.f(3), nil)
@@ -49,7 +60,31 @@ func matmulGeluForward(b *binding) []phase {
 }
 
 func (b *binding) matmul(c, left, right, bias []float32, done func(row, rows, col, cols int)) []phase {
+	if fewRows(b.Op) {
+		return b.dots(c, left, right, bias, done)
+	}
 	p := b.product(b.Op)
 	p.c, p.a.data, p.b.data, p.bias, p.done = c, left, right, bias, done
 	return p.phases(b.scratch(), b.pool.threads)
+}
+
+// dots is out (N,OC) = inp (N,C) weight^T + bias over the weight's rows as they lie.
+func (b *binding) dots(out, inp, weight, bias []float32, done func(row, rows, col, cols int)) []phase {
+	N, C, OC := b.Attrs.N, b.Attrs.C, b.Attrs.OC
+	const piece = 32 // rows of the weight
+	return []phase{{ceil(OC, piece), func(i, _ int) {
+		from, to := i*piece, min((i+1)*piece, OC)
+		for o := from; o < to; o++ {
+			row, start := weight[o*C:][:C], float32(0)
+			if bias != nil {
+				start = bias[o]
+			}
+			for n := range N {
+				out[n*OC+o] = b.k.Dot(inp[n*C:][:C], row) + start
+			}
+		}
+		if done != nil {
+			done(0, N, from, to-from)
+		}
+	}}}
 }

@@ -93,3 +93,20 @@ func (e *Executor) attentionBackward(op *program.Op, s program.Step) error {
 	e.with().ptr(dqkv, dout, qkv, lse, delta).int(a.T, a.NH, hs).float(scale).dropout(a, s)
 	return e.launch(unit, attentionName("backward_q", p, a), dim{ceil(a.T, rows), a.NH, a.B}, sh.qw*32, sh.qShared(p))
 }
+
+// attentionCached keeps keys and values as (T,C). A block does one row of one head, its scores in shared memory.
+func (e *Executor) attentionCached(op *program.Op, s program.Step) error {
+	a, x := &op.Attrs, op.Args
+	unit, hs := e.unit("generate", x[0]), a.C/a.NH
+	out, keys, values, qkv := e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2]), e.ptr(x[3])
+	e.with().ptr(keys, values, qkv).int(s.Pos, a.N, a.C)
+	if err := e.launch(unit, "cache_store", dim{x: ceil(a.N*a.C, threads)}, threads, 0); err != nil {
+		return err
+	}
+	shared := 4 * (hs + threads + s.Pos + a.N)
+	if shared > e.SharedPerBlock {
+		return fmt.Errorf("block_size %d: its scores take %d bytes of shared memory, the card has %d a block: sample on the CPU", a.T, shared, e.SharedPerBlock)
+	}
+	e.with().ptr(out, keys, values, qkv).int(s.Pos, a.NH, hs).float(1 / math.Sqrt(float64(hs)))
+	return e.launch(unit, "attention_cached", dim{x: a.NH, y: a.N}, threads, shared)
+}

@@ -47,7 +47,7 @@ func Units() []Unit {
 		units = append(units, Unit{name + "." + e.suffix, source, append([]string{"-D" + e.define}, defines...)})
 	}
 	for _, dtype := range []trace.DType{trace.BFloat16, trace.Float16, trace.Float32} {
-		for _, name := range []string{"encoder", "layernorm", "elementwise", "loss", "adamw", "attention_any"} {
+		for _, name := range []string{"encoder", "layernorm", "elementwise", "loss", "adamw", "attention_any", "generate"} {
 			add(name, name+".cu", dtype)
 		}
 		if dtype == trace.Float32 {

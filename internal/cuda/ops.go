@@ -28,6 +28,7 @@ var ops = [program.Codes]func(e *Executor, op *program.Op, s program.Step) error
 	program.GeluBackward:             (*Executor).geluBackward,
 	program.AttentionForward:         (*Executor).attentionForward,
 	program.AttentionBackward:        (*Executor).attentionBackward,
+	program.AttentionCached:          (*Executor).attentionCached,
 	program.Loss:                     (*Executor).loss,
 	program.LossSum:                  (*Executor).lossSum,
 	program.GlobalNorm:               (*Executor).globalNorm,
@@ -92,7 +93,8 @@ func (e *Executor) packed(name string, width int, a program.Arg) (string, int) {
 func (e *Executor) encoderForward(op *program.Op, s program.Step) error {
 	a, x := &op.Attrs, op.Args
 	name, w := e.packed("encoder_forward", a.C, x[0])
-	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2]), e.ptr(x[3])).int(a.N, a.T, a.C).dropout(a, s)
+	wpe := e.ptr(x[3]) + Pointer(int64(s.Pos*a.C)*e.dtype(x[3]).Size())
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2]), wpe).int(a.N, a.T, a.C).dropout(a, s)
 	return e.launch(e.unit("encoder", x[0]), name, dim{x: ceil(a.N*a.C/w, threads)}, threads, 0)
 }
 

@@ -162,9 +162,30 @@ func TestLaunchesFitSmallCards(t *testing.T) {
 						t.Errorf("model %d, own=%v, %s: %v", i, own, dtype, err)
 					}
 				}
+				if err := generateAll(e, m, dtype); err != nil {
+					t.Errorf("model %d, own=%v, %s: %v", i, own, dtype, err)
+				}
 			}
 		}
 	}
+}
+
+// generateAll launches every pass of a generation, at the end of the context.
+func generateAll(e *Executor, m gpt.Model, dtype trace.DType) error {
+	g, err := gpt.BuildGeneration(m, dtype, 1, m.BlockSize)
+	if err != nil {
+		return err
+	}
+	g.AddScratch(e.Scratch)
+	if err := e.Load(g.Place()); err != nil {
+		return err
+	}
+	for _, p := range g.Passes {
+		if err := errors.Join(e.Run(p.Body, program.Step{Pos: m.BlockSize - p.Rows}), e.Run(p.Head, program.Step{})); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A device is found by its number or by NVML's name for it; the error says how many there are.

@@ -92,6 +92,7 @@ type builder struct {
 	b      int              // sequences of the section
 	params map[string]Param // by nanoGPT's name
 	losses program.ID       // f32 (most tokens of a section)
+	caches []cached         // of each layer, where a sequence grows instead of being trained on
 	fresh  bool             // matmuls overwrite the gradients that hold nothing of this iteration yet
 }
 

@@ -85,12 +85,19 @@ func (b *builder) nextLayer(l int, mid, mlp program.Arg) (x program.Arg, ln norm
 	return b.residual(name, 3+3*l, mid, mlp)
 }
 
-// attention fills k.qkv, k.att and k.lse from k.ln1.
+// attention fills k.qkv, k.att and, where nothing is cached, k.lse from k.ln1.
 func (b *builder) attention(k *kept, l int) {
 	h := fmt.Sprintf("h.%d.", l)
 	k.qkv = b.matmul(h+"attn.c_attn", k.ln1.out, 3*b.Model.NEmbd)
-	k.att, k.lse = b.act(h+"attn", b.Model.NEmbd), b.stat(h+"attn.lse", b.Model.NHead)
+	k.att = b.act(h+"attn", b.Model.NEmbd)
 	at := b.attrs()
+	if b.caches != nil {
+		c := b.caches[l]
+		at.T = c.keys.Len / at.C
+		b.op(program.AttentionCached, h+"attn", at, k.att, c.keys, c.values, k.qkv)
+		return
+	}
+	k.lse = b.stat(h+"attn.lse", b.Model.NHead)
 	at.Dropout, at.Site = b.Model.Dropout, 1+3*l
 	b.op(program.AttentionForward, h+"attn", at, k.att, k.lse, k.qkv)
 }
@@ -269,7 +276,12 @@ func (b *builder) normBackward(name string, dinp program.Arg, accumulate bool, d
 
 // residual emits sum = a + dropout(branch), in branch's place, and its layernorm, called name.
 func (b *builder) residual(name string, site int, a, branch program.Arg) (sum program.Arg, n norm) {
-	n = norm{out: b.act(name, b.Model.NEmbd), mean: b.stat(name+".mean", 1), rstd: b.stat(name+".rstd", 1)}
+	return b.residualInto(b.act(name, b.Model.NEmbd), name, site, a, branch)
+}
+
+// residualInto is residual with the layernorm in out.
+func (b *builder) residualInto(out program.Arg, name string, site int, a, branch program.Arg) (sum program.Arg, n norm) {
+	n = norm{out: out, mean: b.stat(name+".mean", 1), rstd: b.stat(name+".rstd", 1)}
 	at := b.attrs()
 	at.Dropout, at.Site = b.Model.Dropout, site
 	b.op(program.ResidualLayernormForward, name, at, branch, n.out, n.mean, n.rstd, a, branch, b.weight(name), b.bias(name))

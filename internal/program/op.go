@@ -26,6 +26,7 @@ const (
 	GeluBackward
 	AttentionForward
 	AttentionBackward
+	AttentionCached
 	Loss
 	LossSum
 	GlobalNorm
@@ -84,7 +85,7 @@ func many(p Param) Param    { p.Many = true; return p }
 // output as stored, rounding included: GELU from pre, layernorm from sum. So recomputing from what is stored gives the same bits.
 // A first output marked Write is added to instead when Attrs.Accumulate is set (LayernormBackward, MatmulBackwardInput).
 var specs = [Codes]Spec{
-	// out (N,C) = dropout(wte[idx] + wpe[t]); idx (N) int32, wte (V,C), wpe (T,C)
+	// out (N,C) = dropout(wte[idx] + wpe[Step.Pos+t]); idx (N) int32, wte (V,C), wpe (Pos+T or more, C)
 	EncoderForward: {"EncoderForward", []Param{w("out"), r("idx"), r("wte"), r("wpe")}},
 	// dwte += , dwpe += dropout'(dout) (N,C), summed in a fixed order
 	EncoderBackward: {"EncoderBackward", []Param{add("dwte"), add("dwpe"), r("dout"), r("idx")}},
@@ -116,6 +117,9 @@ var specs = [Codes]Spec{
 	AttentionForward: {"AttentionForward", []Param{w("out"), w("lse"), r("qkv")}},
 	// dqkv (N,3C); scratch (B,NH,T) f32 holds sum(dout*out) of each row and head
 	AttentionBackward: {"AttentionBackward", []Param{w("dqkv"), w("scratch"), r("dout"), r("qkv"), r("out"), r("lse")}},
+	// Rows Step.Pos … Step.Pos+N-1 of one sequence, qkv (N,3C), join keys and values (T,C), which hold the rows before
+	// them; out (N,C) is each row's attention over all rows up to its own. How keys and values lie inside is the executor's.
+	AttentionCached: {"AttentionCached", []Param{w("out"), upd("keys"), upd("values"), r("qkv")}},
 	// losses (n) f32; logits (n,V) become (softmax - onehot) * Scale * Step.LossScale in place unless NoGrad;
 	// targets (n) int32, -1 gives loss 0 and gradient 0
 	Loss: {"Loss", []Param{w("losses"), upd("logits"), r("targets")}},
@@ -192,6 +196,7 @@ type Step struct {
 	LR        float64 // AdamW
 	T         int     // AdamW's step number, from 1
 	LossScale float64 // 1 unless training in float16
+	Pos       int     // position of the first row in its sequence: 0 but for a generated token
 }
 
 // Executor runs programs. The arena is taken in Load and given back in Close; nothing else may be taken between,

@@ -1,8 +1,9 @@
-// Package sample owns generation: a trained GPT run forward on the CPU with a cache of keys and values, and tokens drawn
-// from its logits as nanoGPT's sample.py draws them.
+// Package sample owns generation: a trained GPT run forward with a cache of keys and values, and tokens drawn from its
+// logits as nanoGPT's sample.py draws them.
 //
-// It reads weights from a checkpoint and text from a tokenizer that it is given; it writes no file and trains nothing.
-// A sample is a pure function of weights, prompt, settings, seed and the processor's kernels: the same on any number of threads.
+// It reads weights from a checkpoint and text from a tokenizer that it is given; executors compute, as they do in training.
+// It writes no file and trains nothing.
+// A sample is a pure function of weights, prompt, settings, seed and the device's kernels: the same on any number of threads.
 package sample
 
 import (
@@ -24,7 +25,6 @@ type Options struct {
 // Generator draws samples from one model after one prompt.
 type Generator struct {
 	model  *Model
-	state  *cache
 	prompt []uint16
 	o      Options
 	logits []float32 // after the prompt
@@ -45,9 +45,12 @@ func NewGenerator(m *Model, prompt []uint16, o Options) (*Generator, error) {
 	if !(o.Temperature >= 0) {
 		return nil, fmt.Errorf("sample: temperature is %v, it must be 0 or more", o.Temperature)
 	}
-	g := &Generator{model: m, prompt: prompt, o: o, state: m.newCache(), draw: newDrawer(m.VocabSize, o)}
-	g.state.forward(g.window(prompt))
-	g.logits = append(g.logits, g.state.logits...)
+	g := &Generator{model: m, prompt: prompt, o: o, draw: newDrawer(m.VocabSize, o)}
+	m.n = 0
+	if err := m.forward(g.window(prompt)); err != nil {
+		return nil, fmt.Errorf("sample: %w", err)
+	}
+	g.logits = append(g.logits, m.logits...)
 	return g, nil
 }
 
@@ -62,12 +65,13 @@ func (g *Generator) window(ids []uint16) []uint16 {
 // the whole window is run again, as nanoGPT does.
 func (g *Generator) Sample(ctx context.Context, n int, each func(id uint16) error) error {
 	ids := append([]uint16(nil), g.prompt...)
-	logits := g.logits
-	g.state.n = len(g.window(g.prompt))
+	m, logits := g.model, g.logits
+	m.n = len(g.window(g.prompt))
 	if g.moved {
-		g.state.n = 0
-		g.state.forward(g.window(g.prompt))
-		g.moved = false
+		m.n, g.moved = 0, false
+		if err := m.forward(g.window(g.prompt)); err != nil {
+			return err
+		}
 	}
 	for i := range g.o.MaxNewTokens {
 		if err := ctx.Err(); err != nil {
@@ -84,13 +88,14 @@ func (g *Generator) Sample(ctx context.Context, n int, each func(id uint16) erro
 		if i+1 == g.o.MaxNewTokens {
 			break
 		}
-		if g.state.n < g.model.BlockSize {
-			g.state.forward(ids[len(ids)-1:])
-		} else {
-			g.state.n, g.moved = 0, true
-			g.state.forward(g.window(ids))
+		fresh := ids[len(ids)-1:]
+		if m.n == m.BlockSize {
+			m.n, g.moved, fresh = 0, true, g.window(ids)
 		}
-		logits = g.state.logits
+		if err := m.forward(fresh); err != nil {
+			return err
+		}
+		logits = m.logits
 	}
 	return nil
 }

@@ -14,10 +14,12 @@ import (
 	"github.com/snugml/snug/internal/bpe"
 	"github.com/snugml/snug/internal/bundle"
 	"github.com/snugml/snug/internal/checkpoint"
+	"github.com/snugml/snug/internal/cpu"
 	"github.com/snugml/snug/internal/cpu/kernel"
 	"github.com/snugml/snug/internal/data"
 	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/safetensors"
+	"github.com/snugml/snug/internal/trace"
 )
 
 func bundles(t *testing.T) map[string]*bundle.Bundle {
@@ -37,18 +39,38 @@ func bundles(t *testing.T) map[string]*bundle.Bundle {
 	return out
 }
 
-func modelOf(t testing.TB, b *bundle.Bundle, threads int, k *kernel.Set) *Model {
+// onCPU is a device that ends with the test.
+func onCPU(t testing.TB, threads int, k *kernel.Set) Device {
+	x := cpu.New(cpu.Options{Threads: threads, Kernels: k})
+	t.Cleanup(func() {
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return Device{Exec: x, DType: trace.Float32}
+}
+
+// run appends tokens to m's context, from position n on.
+func run(t testing.TB, m *Model, n int, tokens ...uint16) []float32 {
+	t.Helper()
+	m.n = n
+	if err := m.forward(tokens); err != nil {
+		t.Fatal(err)
+	}
+	return m.logits
+}
+
+func modelOf(t testing.TB, b *bundle.Bundle, threads int, k *kernel.Set, rows ...int) *Model {
 	t.Helper()
 	c := b.Config
 	s := &checkpoint.State{Model: gpt.Model{NLayer: c.NLayer, NHead: c.NHead, NEmbd: c.NEmbd, BlockSize: c.BlockSize, VocabSize: c.VocabSize, Bias: c.Bias}}
 	for _, spec := range s.Model.Specs() {
 		s.Params = append(s.Params, safetensors.F32Tensor(spec.Name, b.Param[spec.Name], b.Shapes[spec.Name]...))
 	}
-	m, err := NewModel(s, threads, k)
+	m, err := newModel(s, onCPU(t, threads, k), append(rows, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(m.Close)
 	return m
 }
 
@@ -65,16 +87,17 @@ func TestLogitsArePyTorchs(t *testing.T) {
 	for name, b := range bundles(t) {
 		for _, k := range kernel.All() {
 			t.Run(name+"/"+k.Name, func(t *testing.T) {
-				m := modelOf(t, b, 2, k)
 				x, _ := b.Batch(0, 0)
-				T, V := m.BlockSize, m.VocabSize
+				T, V := b.Config.BlockSize, b.Config.VocabSize
+				var rows []int
+				for n := range T {
+					rows = append(rows, n+1)
+				}
+				m := modelOf(t, b, 2, k, rows...)
 				for seq := range b.Config.BatchSize {
 					ids := tokens(x[seq*T:][:T])
-					c := m.newCache()
 					for i := range ids {
-						c.n = 0
-						c.forward(ids[:i+1])
-						for v, got := range c.logits {
+						for v, got := range run(t, m, 0, ids[:i+1]...) {
 							want := b.Logits[(seq*T+i)*V+v]
 							if !(math.Abs(float64(got-want)) <= 2e-5*max(1, math.Abs(float64(want)))) {
 								t.Fatalf("sequence %d, position %d, token %d: %g, PyTorch has %g", seq, i, v, got, want)
@@ -89,42 +112,38 @@ func TestLogitsArePyTorchs(t *testing.T) {
 
 // Token by token through the cache, or all at once: the same logits to rounding, and the same bits on any number of threads.
 func TestCachedLogitsEqualTheFullForward(t *testing.T) {
-	for name, m := range map[string]func(threads int) (*Model, []uint16){
-		"a bundle": func(threads int) (*Model, []uint16) {
+	for name, m := range map[string]func(threads, rows int) (*Model, []uint16){
+		"a bundle": func(threads, rows int) (*Model, []uint16) {
 			b := bundles(t)["bundle_bias.safetensors"]
 			x, _ := b.Batch(0, 0)
-			return modelOf(t, b, threads, nil), tokens(x[:b.Config.BlockSize])
+			return modelOf(t, b, threads, nil, min(rows, b.Config.BlockSize)), tokens(x[:b.Config.BlockSize])
 		},
-		"longer than a chunk": func(threads int) (*Model, []uint16) {
+		"longer than a chunk": func(threads, rows int) (*Model, []uint16) {
 			ids := make([]uint16, chunk+77)
 			for i := range ids {
 				ids[i] = uint16(i * i % 97)
 			}
-			return longContext(t, 16, len(ids), threads), ids
+			return longContext(t, 16, len(ids), threads, min(rows, len(ids))), ids
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			first, ids := m(1)
-			full := first.newCache()
-			full.forward(ids)
-			for _, cut := range []int{1, few, few + 1, 50, len(ids)} {
+			first, ids := m(1, math.MaxInt)
+			full := run(t, first, 0, ids...)
+			for _, rows := range []int{1, 4, 5, 50, chunk} {
 				var bits []float32
 				for _, threads := range []int{1, 2, 7} {
-					model, _ := m(threads)
-					c := model.newCache()
-					for part := range slices.Chunk(ids, cut) {
-						c.forward(part)
-					}
+					model, _ := m(threads, rows)
+					got := run(t, model, 0, ids...)
 					if bits == nil {
-						bits = c.logits
+						bits = got
 					}
-					if !slices.Equal(bits, c.logits) {
-						t.Errorf("%d tokens at once: other bits on %d threads", cut, threads)
+					if !slices.Equal(bits, got) {
+						t.Errorf("%d tokens at once: other bits on %d threads", rows, threads)
 					}
 				}
-				for v, want := range full.logits {
+				for v, want := range full {
 					if !(math.Abs(float64(bits[v]-want)) <= 1e-5*max(1, math.Abs(float64(want)))) {
-						t.Fatalf("%d tokens at once, token %d: %g, the full forward has %g", cut, v, bits[v], want)
+						t.Fatalf("%d tokens at once, token %d: %g, the full forward has %g", rows, v, bits[v], want)
 					}
 				}
 			}
@@ -133,7 +152,7 @@ func TestCachedLogitsEqualTheFullForward(t *testing.T) {
 }
 
 // longContext is a random model whose context is longer than a chunk.
-func longContext(t testing.TB, C, T, threads int) *Model {
+func longContext(t testing.TB, C, T, threads int, rows ...int) *Model {
 	t.Helper()
 	m := gpt.Model{NLayer: 2, NHead: 2, NEmbd: C, BlockSize: T, VocabSize: 97, Bias: true}
 	s, seed := &checkpoint.State{Model: m}, uint32(1)
@@ -152,11 +171,10 @@ func longContext(t testing.TB, C, T, threads int) *Model {
 		}
 		s.Params = append(s.Params, safetensors.F32Tensor(spec.Name, x, shape...))
 	}
-	model, err := NewModel(s, threads, nil)
+	model, err := newModel(s, onCPU(t, threads, nil), append(rows, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(model.Close)
 	return model
 }
 
@@ -171,7 +189,7 @@ func generate(t testing.TB, g *Generator, n int) (out []uint16) {
 // nanoGPT's generate, word for word: crop to block_size, run everything, take the last logits.
 func TestGenerationIsNanoGPTs(t *testing.T) {
 	const T = 40
-	m := longContext(t, 16, T, 2)
+	m, plain := longContext(t, 16, T, 2, passRows(T, T, 2*T)...), longContext(t, 16, T, 2)
 	for name, prompt := range map[string][]uint16{"short": {1, 2, 3}, "as long as the context": make([]uint16, T), "longer": make([]uint16, 3*T)} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{MaxNewTokens: 2*T + 5, Temperature: 0.9, TopK: 20, Seed: 7}
@@ -184,9 +202,7 @@ func TestGenerationIsNanoGPTs(t *testing.T) {
 				d := newDrawer(m.VocabSize, o)
 				ids := slices.Clone(prompt)
 				for i := range o.MaxNewTokens {
-					c := m.newCache()
-					c.forward(ids[max(0, len(ids)-T):])
-					id, err := d.next(c.logits, n, i)
+					id, err := d.next(run(t, plain, 0, ids[max(0, len(ids)-T):]...), n, i)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -357,22 +373,36 @@ func TestTextReplacesWhatIsNoText(t *testing.T) {
 	}
 }
 
+// A text needs a pass of one row, its prompt's chunks, and block_size's where it outgrows them; any length is made of them.
+func TestPassRows(t *testing.T) {
+	for _, c := range []struct {
+		T, from, to int
+		want        []int
+	}{
+		{1024, 1, 500, []int{1, 1}},
+		{1024, 700, 900, []int{1, 256, 188}},
+		{1024, 700, 1100, []int{1, 256, 188, 256}},
+		{40, 3, 100, []int{1, 3, 40}},
+		{300, 900, 950, []int{1, 256, 44, 256, 44}},
+	} {
+		if got := passRows(c.T, c.from, c.to); !slices.Equal(got, c.want) {
+			t.Errorf("block_size %d, %d to %d tokens: %v, want %v", c.T, c.from, c.to, got, c.want)
+		}
+	}
+}
+
 func BenchmarkToken(b *testing.B) {
 	m := longContext(b, 384, 256, 2)
-	c := m.newCache()
-	c.forward(make([]uint16, 128))
+	run(b, m, 0, make([]uint16, 128)...)
 	for b.Loop() {
-		c.n = 128
-		c.forward([]uint16{1})
+		run(b, m, 128, 1)
 	}
 }
 
 func BenchmarkPrompt(b *testing.B) {
-	m := longContext(b, 384, 256, 2)
-	c := m.newCache()
+	m := longContext(b, 384, 256, 2, 256)
 	for b.Loop() {
-		c.n = 0
-		c.forward(make([]uint16, 256))
+		run(b, m, 0, make([]uint16, 256)...)
 	}
 	b.ReportMetric(float64(b.N)*256/b.Elapsed().Seconds(), "tok/s")
 }
