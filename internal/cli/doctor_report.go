@@ -166,9 +166,14 @@ func (w *writer) causes() block {
 		if i > 0 && f.Weight < 20 || i == 5 {
 			break
 		}
-		b.list = append(b.list, w.out.Paint(term.Bold, w.say("cause."+string(f.Cause)))+": "+w.l.Value(f.Evidence))
+		b.list = append(b.list, w.label(w.out.Paint(term.Bold, w.say("cause."+string(f.Cause))), w.l.Value(f.Evidence)))
 	}
 	return b
+}
+
+// label is a few words and what is said of them.
+func (w *writer) label(label, text string) string {
+	return w.l.Text(i18n.M("label", "label", label, "text", text))
 }
 
 func (w *writer) fixes() block {
@@ -188,7 +193,7 @@ func (w *writer) fixes() block {
 		if numeric {
 			row = append(row, w.figures(f)...)
 		}
-		text := w.l.Text(f.Do) + ": " + w.l.Text(f.Effect)
+		text := w.label(w.l.Text(f.Do), w.l.Text(f.Effect))
 		if typed := fixText(f); typed != "" {
 			text = w.out.Paint(term.Cyan, typed) + "  " + text
 		}
