@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -79,4 +80,22 @@ func extend(t *testing.T, e *Executor, g *gpt.Generation, p gpt.Pass, at int, x 
 		}
 	}
 	return logits
+}
+
+// generateAll launches every pass of a generation, at the end of the context.
+func generateAll(e *Executor, m gpt.Model, dtype trace.DType) error {
+	g, err := gpt.BuildGeneration(m, dtype, 1, m.BlockSize)
+	if err != nil {
+		return err
+	}
+	g.AddScratch(e.Scratch)
+	if err := e.Load(g.Place()); err != nil {
+		return err
+	}
+	for _, p := range g.Passes {
+		if err := errors.Join(e.Run(p.Body, program.Step{Pos: m.BlockSize - p.Rows}), e.Run(p.Head, program.Step{})); err != nil {
+			return err
+		}
+	}
+	return nil
 }

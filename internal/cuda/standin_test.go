@@ -170,24 +170,6 @@ func TestLaunchesFitSmallCards(t *testing.T) {
 	}
 }
 
-// generateAll launches every pass of a generation, at the end of the context.
-func generateAll(e *Executor, m gpt.Model, dtype trace.DType) error {
-	g, err := gpt.BuildGeneration(m, dtype, 1, m.BlockSize)
-	if err != nil {
-		return err
-	}
-	g.AddScratch(e.Scratch)
-	if err := e.Load(g.Place()); err != nil {
-		return err
-	}
-	for _, p := range g.Passes {
-		if err := errors.Join(e.Run(p.Body, program.Step{Pos: m.BlockSize - p.Rows}), e.Run(p.Head, program.Step{})); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // A device is found by its number or by NVML's name for it; the error says how many there are.
 func TestOpenPicksDevices(t *testing.T) {
 	e := standIn(t, Options{})
