@@ -230,7 +230,7 @@ func planSnug(d *oom.Diagnosis) {
 		recompute string
 	}{{micro, "none"}, {1, "block"}} {
 		c.MicroBatch, c.Recompute = try.micro, try.recompute
-		_, layout, none := train.Choose(gpt.Model(c.Model()), &c, policy, train.GPUCosts, func(*program.Op) units.Bytes { return 0 }, d.Room)
+		_, layout, none := train.Choose(gpt.Model(c.Model()), &c, policy, train.GPUCosts(0), func(*program.Op) units.Bytes { return 0 }, d.Room)
 		if none != nil {
 			continue
 		}

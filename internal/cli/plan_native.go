@@ -41,7 +41,7 @@ func onCPU(c *config.Config) (nativeTarget, error) {
 
 // nativePlan is what snug's own engine takes: the fastest policy that fits, and the runners-up.
 func nativePlan(o planOptions, t fit.Target) (*planReport, error) {
-	n := nativeTarget{Target: t, dtypes: train.DTypes(trace.DType(o.config.DType)), costs: train.GPUCosts, context: cudaContext,
+	n := nativeTarget{Target: t, dtypes: train.DTypes(trace.DType(o.config.DType)), costs: train.GPUCosts(t.Card.SMs), context: cudaContext,
 		scratch: cuda.Target{Major: t.Card.Capability().Major, Blas: true}.Scratch}
 	if o.config.IsSet("device") && o.config.Device == "cpu" || t.Limit == 0 {
 		var err error
@@ -101,9 +101,16 @@ func (p *planReport) native(c train.Candidate, n nativeTarget) {
 	p.Notes = append(p.Notes, "policy: "+policyText(c.Step))
 }
 
+func sequences(n int) string {
+	if n == 1 {
+		return "1 sequence"
+	}
+	return fmt.Sprintf("%d sequences", n)
+}
+
 // policyText says how a step is run.
 func policyText(s *gpt.Step) string {
-	text := fmt.Sprintf("%d sequences at once, logits of %d tokens", s.Policy.MicroBatch, s.Policy.LossChunk)
+	text := fmt.Sprintf("%s at once, logits of %d tokens", sequences(s.Policy.MicroBatch), s.Policy.LossChunk)
 	if again := recomputed(s); again != "" {
 		text += ", recomputing " + again
 	}

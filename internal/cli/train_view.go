@@ -59,7 +59,7 @@ func (v *trainView) plan() {
 	row("device", "%s, %s", v.run.Device.Name, c.DType)
 	row("model", "%.2fM parameters: %d layers, %d heads, %d wide, block %d, vocabulary %d", float64(m.Params(true))/1e6, m.NLayer, m.NHead, m.NEmbd, m.BlockSize, m.VocabSize)
 	row("data", "%s: %s tokens to train on, %s to validate", filepath.Join(c.DataDir, c.Dataset), count(int(v.run.Set.Train.Len())), count(int(v.run.Set.Val.Len())))
-	batch := fmt.Sprintf("%d sequences, %s tokens an iteration, %d sequences at once", v.run.Step.Shape.Batch, count(v.run.Step.Shape.Batch*m.BlockSize), p.MicroBatch)
+	batch := fmt.Sprintf("%s, %s tokens an iteration, %s at once", sequences(v.run.Step.Shape.Batch), count(v.run.Step.Shape.Batch*m.BlockSize), sequences(p.MicroBatch))
 	if again := recomputed(v.run.Step); again != "" {
 		batch += ", recomputing " + again
 	}

@@ -34,5 +34,5 @@ func OpenCUDA(c *config.Config, o cuda.Options) (Device, *cuda.Executor, error) 
 		return Device{}, nil, &FitError{Need: overhead, Limit: c.Vram}
 	}
 	e := cuda.NewExecutor(d)
-	return Device{Name: fmt.Sprintf("%s (%s)", d.Name, d.Blas), Exec: e, DTypes: dtypes, Costs: GPUCosts, Limit: limit, Memory: d.ProcessMemory}, e, nil
+	return Device{Name: fmt.Sprintf("%s (%s)", d.Name, d.Blas), Exec: e, DTypes: dtypes, Costs: GPUCosts(d.Multiprocessors), Limit: limit, Memory: d.ProcessMemory}, e, nil
 }

@@ -24,9 +24,18 @@ type Costs struct {
 // work counts a little. Beyond a few thousand tokens a micro-batch only leaves the caches.
 var CPUCosts = Costs{Tokens: 2048, Overhead: 24, Recompute: [5]float64{0, 0.01, 0.02, 0.12, 0.26}, Logits: 256 * units.MiB}
 
-// GPUCosts is measured on an H200 with GPT-2 124M (docs/performance.md): micro-batches of 2,048 to 65,536 tokens follow
-// 1 + 1100/tokens, and a layer that recomputes everything costs a fifth of its step.
-var GPUCosts = Costs{Tokens: 65536, Overhead: 1100, Recompute: [5]float64{0, 0.008, 0.02, 0.11, 0.20}, Logits: units.GiB}
+// GPUCosts are those of a GPU with a number of multiprocessors, 0 where that is unknown. They are measured on an H200, which
+// has 132, with GPT-2 124M (docs/performance.md): micro-batches of 2,048 to 65,536 tokens follow 1 + 1100/tokens, and a layer
+// that recomputes everything costs a fifth of its step. What a small micro-batch loses is multiprocessors without work, so
+// both numbers of tokens go with how many there are.
+func GPUCosts(multiprocessors int) Costs {
+	const measured = 132
+	share := 1.0
+	if multiprocessors > 0 {
+		share = float64(multiprocessors) / measured
+	}
+	return Costs{Tokens: max(8192, int(65536*share)), Overhead: 1100 * share, Recompute: [5]float64{0, 0.008, 0.02, 0.11, 0.20}, Logits: units.GiB}
+}
 
 // FitError says that no policy fits the limit.
 type FitError struct {

@@ -96,3 +96,24 @@ func TestFitErrorSaysBothNumbers(t *testing.T) {
 		t.Errorf("1 MiB: %v", err)
 	}
 }
+
+// A card with few multiprocessors is filled by few tokens: under the same limit it takes smaller micro-batches and recomputes less.
+func TestSmallCardsAreFilledSooner(t *testing.T) {
+	m := gpt.Model{NLayer: 12, NHead: 12, NEmbd: 768, BlockSize: 1024, VocabSize: 50304}
+	c := settings(func(c *config.Config) { c.BatchSize, c.GradientAccumulationSteps = 64, 1 })
+	choose := func(multiprocessors int) (micro, recompute int) {
+		step, _, err := Choose(m, c, DTypes(trace.BFloat16), GPUCosts(multiprocessors), nil, 5*units.GiB)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, level := range step.Policy.Recompute {
+			recompute += int(level)
+		}
+		return step.Policy.MicroBatch, recompute
+	}
+	largeMicro, largeRecompute := choose(132)
+	smallMicro, smallRecompute := choose(28)
+	if smallMicro >= largeMicro || smallRecompute >= largeRecompute {
+		t.Errorf("28 multiprocessors: %d sequences at once and recompute %d; 132: %d and %d", smallMicro, smallRecompute, largeMicro, largeRecompute)
+	}
+}
