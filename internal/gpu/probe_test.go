@@ -44,6 +44,7 @@ func serve(open func() (gpu.NVML, error), facts func(int) gpu.Facts) {
 
 func probe(t *testing.T, what string) *gpu.Probe {
 	t.Setenv("GPU_TEST_CHILD", what)
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // a child built with the race detector would rest a second before it exits
 	p := &gpu.Probe{Command: []string{os.Args[0]}, Timeout: time.Minute}
 	t.Cleanup(p.Close)
 	return p

@@ -37,10 +37,12 @@ func (c *Command) newest(began time.Time) (Checkpoint, bool) {
 	return Checkpoint{Path: path, Args: args, Written: info.ModTime()}, true
 }
 
-// isNewer says that path exists and was written since the run began. File systems may keep whole seconds only.
+// isNewer says that path exists and was written since the run began. File systems may keep whole seconds only, and
+// stamp with a clock that lags by up to a tick.
 func (t checkpointTime) isNewer(path string) bool {
+	const tick = 20 * time.Millisecond
 	info, err := os.Stat(path)
-	return err == nil && !info.ModTime().Before(time.Time(t).Truncate(time.Second))
+	return err == nil && !info.ModTime().Before(time.Time(t).Add(-tick).Truncate(time.Second))
 }
 
 // resumeNanoGPT wants out_dir/ckpt.pt whole: a run that dies while it saves leaves half a zip archive.

@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -31,9 +32,6 @@ type child struct {
 	onExit func()    // gives the terminal back
 	resize func()    // tells the pty the terminal's size
 }
-
-// drain is how long output is still read after the leader ended, where a process it left holds the pipe open.
-const drain = 2 * time.Second
 
 // start runs args with every byte of output passed to streams and to see. Platform files say how: startPTY, startPipes.
 func start(args, env []string, streams Streams, see func() io.Writer) (*child, error) {
@@ -78,26 +76,71 @@ func startPipes(cmd *exec.Cmd, streams Streams, see func() io.Writer) (*child, e
 // wait copies the outputs until they end, reaps the leader, and sends how it ended.
 func (c *child) wait(from []*os.File, to []io.Writer) {
 	var copies sync.WaitGroup
-	for i := range from {
+	outputs := make([]*output, len(from))
+	for i, f := range from {
+		outputs[i] = &output{file: f, left: drain}
 		copies.Go(func() {
 			// A pty ends with an error of its own once its last holder is gone: there is nothing to report.
-			_, _ = io.CopyBuffer(to[i], struct{ io.Reader }{from[i]}, make([]byte, 64<<10))
-			from[i].Close() // where the user's side broke, the trainer's next write must fail too, not block
+			_, _ = io.CopyBuffer(to[i], outputs[i], make([]byte, 64<<10))
+			f.Close() // where the user's side broke, the trainer's next write must fail too, not block
 		})
 	}
 	err := c.cmd.Wait()
-	done := make(chan struct{})
-	go func() { copies.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(drain):
+	for _, o := range outputs {
+		o.end()
 	}
-	for _, f := range from {
-		f.Close()
-	}
-	<-done
+	copies.Wait()
 	c.onExit()
 	c.ended <- ending(c.cmd, err)
+}
+
+// drain is how long more output is waited for after the leader ended, where a process it left holds the pipe open.
+const drain = 2 * time.Second
+
+// output is one of the trainer's. All that the trainer wrote is read, however long the user's side takes to accept it (a
+// pager, a terminal held by Ctrl-S): only waiting for more is limited once the leader has ended.
+type output struct {
+	file *os.File
+
+	mu    sync.Mutex
+	ended bool
+	left  time.Duration // of waiting, once ended
+}
+
+// end says that the leader has ended.
+func (o *output) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	if o.file.SetReadDeadline(time.Now()) != nil { // which wakes a Read that waits
+		time.AfterFunc(o.left, func() { o.file.Close() })
+	}
+}
+
+func (o *output) isEnded() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ended
+}
+
+func (o *output) Read(p []byte) (int, error) {
+	if !o.isEnded() {
+		if n, err := o.file.Read(p); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+	}
+	for {
+		if n, err := readNow(o.file, p); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || o.left <= 0 {
+			return n, err
+		}
+		began := time.Now()
+		_ = o.file.SetReadDeadline(began.Add(o.left)) // end has seen that it can
+		n, err := o.file.Read(p)
+		o.left -= time.Since(began)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+	}
 }
 
 // pair writes to the user first and to snug's own readers after. The user's stream may be gone (a closed terminal,

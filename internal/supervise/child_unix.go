@@ -183,6 +183,34 @@ func ending(cmd *exec.Cmd, err error) exit {
 	return exit{Code: cmd.ProcessState.ExitCode()}
 }
 
+// readNow reads what is there, without waiting: os.ErrDeadlineExceeded where there is nothing.
+func readNow(f *os.File, p []byte) (n int, err error) {
+	if err := f.SetReadDeadline(time.Time{}); err != nil {
+		return 0, err
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		for n, failed = syscall.Read(int(fd), p); failed == syscall.EINTR; n, failed = syscall.Read(int(fd), p) {
+		}
+		return true
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case failed == syscall.EAGAIN:
+		return 0, os.ErrDeadlineExceeded
+	case failed != nil:
+		return 0, failed
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
 // process is one that was seen running, with its start, so that a reused PID is not taken for it.
 type process struct {
 	pid   int

@@ -21,6 +21,7 @@ import (
 // As a trainer this binary plays nanoGPT: SUPERVISE_SCRIPT names what it does, its arguments are train.py's.
 func TestMain(m *testing.M) {
 	if script := os.Getenv("SUPERVISE_SCRIPT"); script != "" {
+		time.AfterFunc(5*time.Minute, func() { os.Exit(98) }) // no trainer outlives a test that was killed
 		newPlayer().play(script)
 		os.Exit(0)
 	}
@@ -94,6 +95,9 @@ func (p player) play(script string) {
 		signal.Ignore(syscall.SIGTERM)
 		select {}
 	}
+	if err := os.WriteFile(trainerPID, []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
+		panic(err)
+	}
 	fmt.Printf("batch %d x %d resume %v args %q\n", p.batch, p.accum, p.resume, os.Args[1:])
 	switch script {
 	case "start":
@@ -129,18 +133,18 @@ func (p player) play(script string) {
 			fmt.Fprint(os.Stderr, traceback+"RuntimeError: CUDA error: out of memory\n")
 			os.Exit(1)
 		}
-	case "split": // the message in two writes, the second a moment after the first was read
+	case "split": // the message in two writes, the second after the first was read
 		if p.batch > p.fits {
 			text := p.message()
 			fmt.Fprint(os.Stderr, traceback, text[:len(text)/3])
-			time.Sleep(20 * time.Millisecond)
+			untilLooked()
 			fmt.Fprint(os.Stderr, text[len(text)/3:])
 			os.Exit(1)
 		}
 	case "flushes late": // as Python does where stdout is a pipe: the traceback comes first
 		if p.batch > p.fits {
 			fmt.Fprint(os.Stderr, traceback, p.message())
-			time.Sleep(20 * time.Millisecond)
+			untilLooked()
 			iters(0, 3)
 			os.Exit(1)
 		}
@@ -215,6 +219,9 @@ func (p player) play(script string) {
 			return
 		}
 		fmt.Printf("terminal of %d x %d\n", size.Cols, size.Rows)
+	case "fills the pipe": // and ends
+		fmt.Println(strings.Repeat("x", 3_000))
+		os.WriteFile("trainer.done", []byte("done"), 0o644)
 	case "chatters": // SUPERVISE_MB of output, then out of memory
 		mb, _ := strconv.Atoi(os.Getenv("SUPERVISE_MB"))
 		chunk := []byte(strings.Repeat("iter 1: loss 3.2104, time 312.04ms, mfu 41.20% and some more words to fill the line up\n", 12_000))
@@ -229,8 +236,10 @@ func (p player) play(script string) {
 	}
 }
 
-// looked is the file by which a test lets the trainer go on.
-const looked = "looked"
+const (
+	trainerPID = "trainer.pid" // the file in which the trainer says who it is
+	looked     = "looked"      // the file by which a test lets the trainer go on
+)
 
 func untilLooked() {
 	for _, err := os.Stat(looked); err != nil; _, err = os.Stat(looked) {
