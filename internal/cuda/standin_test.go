@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	_ "embed"
 	"errors"
 	"fmt"
 	"math"
@@ -13,35 +12,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/snugml/snug/internal/cuda/cudatest"
 	"github.com/snugml/snug/internal/gpt"
-	"github.com/snugml/snug/internal/gpu/gputest"
 	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/units"
 )
 
-//go:embed testdata/standin.c
-var standInSource string
-
-// standIn opens an executor on testdata/standin.c: device memory is the host's, launches are checked and compute nothing.
+// standIn opens an executor on a stand-in for the driver.
 func standIn(t *testing.T, o Options) *Executor {
 	t.Helper()
-	if os.Getenv("SNUG_REQUIRE_GPU") != "" {
-		t.Skip("the real driver is wanted in this process")
-	}
-	dir := t.TempDir()
-	library := filepath.Join(dir, driverNames[0])
-	switch err := gputest.Compile(library, standInSource); {
-	case errors.Is(err, gputest.ErrNoCompiler):
-		t.Skip(err)
-	case err != nil:
-		t.Fatal(err)
-	}
-	if err := os.Link(library, filepath.Join(dir, blasNames[0])); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(LibraryPath, dir)
-	t.Setenv("SNUG_NVML", filepath.Join(dir, "none"))
+	cudatest.StandIn(t)
 	d, err := Open(o)
 	if err != nil {
 		t.Fatal(err)

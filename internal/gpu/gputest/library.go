@@ -35,7 +35,7 @@ func Compile(path, source string) error {
 		return ErrNoCompiler
 	}
 	build := func(source string) ([]byte, error) {
-		cmd := exec.Command(compiler, "-shared", "-fPIC", "-O1", "-w", "-o", path, "-x", "c", "-", "-ldl")
+		cmd := exec.Command(compiler, "-shared", "-fPIC", "-O1", "-w", "-o", path, "-x", "c", "-", "-ldl", "-lm", "-pthread")
 		cmd.Stdin = strings.NewReader(source)
 		return cmd.CombinedOutput()
 	}

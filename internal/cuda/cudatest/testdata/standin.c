@@ -1,0 +1,262 @@
+// A stand-in for libcuda and libcublasLt. Device memory is the host's. As on a card, work is queued: a stream's copies, fills
+// and kernels happen when something waits for them and no earlier, so that a missing wait shows as wrong data. Calls need
+// the context current to their thread. Launches are checked against the limits of an RTX 3060.
+//
+// The update's kernels compute what they should; the loss and the embedding's gradient are toys that depend on the tokens
+// alone; every other kernel computes nothing. So a run has losses and parameters that tell whether all happened in order.
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef unsigned long long word;
+typedef int result;
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, ILLEGAL_ADDRESS = 700, TOO_MANY = 701 };
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static __thread void *current; // the thread's context
+static word total = 12ull << 30, taken, others;
+static result broken; // what a failed kernel leaves behind: every later call answers it
+static char failing[64];
+
+// What tests change: the memory that others hold, and the kernel that fails when it runs.
+void standin_others(word n) { others = n; }
+void standin_fail(const char *kernel) { strncpy(failing, kernel, sizeof failing - 1); }
+
+typedef struct { word shared; char name[64]; } function;
+typedef struct stream stream;
+typedef struct { stream *at; word recorded, done; } event;
+typedef struct work work;
+struct work {
+    enum { COPY, FILL, KERNEL, RECORD } kind;
+    char *dst, *src;
+    word n;      // bytes; of a kernel its blocks
+    word args[16]; // of a kernel; of a record its number
+    void *owned; // freed with the work
+    function *f;
+    event *e;
+    work *next;
+};
+struct stream { work *head, **tail; stream *next; };
+static stream *streams;
+
+typedef struct block block;
+struct block { char *p; word n; int host; block *next; };
+static block *blocks;
+
+static block *find(const void *p) {
+    for (block *b = blocks; b; b = b->next)
+        if ((char *)p >= b->p && (char *)p < b->p + b->n) return b;
+    return 0;
+}
+
+static float f32(word w) { float f; memcpy(&f, &w, 4); return f; }
+
+static void adamw(word *a, word blocks) {
+    float *param = (float *)a[0], *master = (float *)a[1], *m = (float *)a[2], *v = (float *)a[3], *grad = (float *)a[4], norm = *(float *)a[5];
+    float lr = f32(a[7]), step = f32(a[8]), root = f32(a[9]), b1 = f32(a[10]), b2 = f32(a[11]), eps = f32(a[12]), decay = f32(a[13]), clip = f32(a[14]);
+    if (!isfinite(norm)) return;
+    float scale = 1 / f32(a[15]);
+    if (clip > 0) scale *= fminf(1, clip / (norm + 1e-6f));
+    float *w = master ? master : param;
+    for (int i = 0; i < (int)a[6]; i++) {
+        float g = grad[i] * scale;
+        m[i] = b1 * m[i] + (1 - b1) * g;
+        v[i] = b2 * v[i] + (1 - b2) * g * g;
+        w[i] -= lr * decay * w[i];
+        w[i] -= step * (m[i] / (sqrtf(v[i]) / root + eps));
+    }
+}
+static void norm_partial(word *a, word blocks) {
+    struct { float *grad; long long n; } *piece = (void *)a[1];
+    for (word b = 0; b < blocks; b++) {
+        float s = 0;
+        for (long long i = 0; i < piece[b].n; i++) s += piece[b].grad[i] * piece[b].grad[i];
+        ((float *)a[0])[b] = s;
+    }
+}
+static void norm_final(word *a, word blocks) {
+    float s = 0;
+    for (int i = 0; i < (int)a[2]; i++) s += ((float *)a[1])[i];
+    *(float *)a[0] = sqrtf(s) / f32(a[3]);
+}
+static void loss_rows(word *a, word blocks) {
+    for (word b = 0; b < blocks; b++) ((float *)a[0])[b] = 1 + 0.01f * ((int *)a[2])[b];
+}
+static void loss_sum(word *a, word blocks) {
+    for (int i = 0; i < (int)a[2]; i++) *(float *)a[0] += ((float *)a[1])[i];
+}
+static void encoder_backward_wte(word *a, word vocab) {
+    int C = a[7];
+    for (int n = 0; n < (int)a[5]; n++) {
+        float *row = (float *)a[0] + ((unsigned *)a[2])[n] % vocab * C; // a test may run it on tokens that nothing wrote
+        for (int c = 0; c < C; c++) row[c] += 0.001f * (c % 7 + 1) * (n % 3 + 1);
+    }
+}
+
+// Kernels that compute, by how their names begin, and how many words of arguments they read.
+static const struct { const char *name; void (*run)(word *, word); int args; } kernels[] = {
+    {"adamw", adamw, 16}, {"norm_partial", norm_partial, 2}, {"norm_final", norm_final, 4}, {"loss_rows", loss_rows, 6},
+    {"loss_sum", loss_sum, 3}, {"encoder_backward_wte", encoder_backward_wte, 8},
+};
+static int computes(function *f) {
+    for (int i = 0; i < (int)(sizeof kernels / sizeof *kernels); i++)
+        if (!strncmp(f->name, kernels[i].name, strlen(kernels[i].name))) return i;
+    return -1;
+}
+
+// step does a stream's oldest work.
+static void step(stream *s) {
+    work *w = s->head;
+    if (!(s->head = w->next)) s->tail = &s->head;
+    if (w->kind == RECORD) w->e->done = w->args[0];
+    else if (!broken) switch (w->kind) {
+    case COPY: memcpy(w->dst, w->src, w->n); break;
+    case FILL: memset(w->dst, (int)w->args[0], w->n); break;
+    default:
+        if (!strcmp(w->f->name, failing)) broken = ILLEGAL_ADDRESS;
+        else if (computes(w->f) >= 0) kernels[computes(w->f)].run(w->args, w->n);
+    }
+    free(w->owned);
+    free(w);
+}
+static void drain(stream *s) { while (s->head) step(s); }
+static int idle(void) {
+    for (stream *s = streams; s; s = s->next) if (s->head) return 0;
+    return 1;
+}
+
+static work *queue(stream *s, int kind) {
+    work *w = calloc(1, sizeof *w);
+    w->kind = kind;
+    *s->tail = w;
+    s->tail = &w->next;
+    return w;
+}
+
+// Every call but the first few holds the mutex and needs a context.
+static result enter(void) { pthread_mutex_lock(&mutex); return !current ? NO_CONTEXT : broken; }
+static result leave(result r) { pthread_mutex_unlock(&mutex); return r; }
+#define CALL(...) { result r = enter(); if (!r) { __VA_ARGS__ } return leave(r); }
+
+result cuInit(unsigned f) { return OK; }
+result cuDriverGetVersion(int *v) { *v = 12040; return OK; }
+result cuGetErrorName(result e, const char **p) {
+    *p = e == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : e == TOO_MANY ? "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" : e == NO_CONTEXT ? "CUDA_ERROR_INVALID_CONTEXT"
+       : e == ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_INVALID_VALUE";
+    return OK;
+}
+result cuGetErrorString(result e, const char **p) { *p = e == OUT_OF_MEMORY ? "out of memory" : e == TOO_MANY ? "beyond the card's limits" : "not allowed"; return OK; }
+result cuDeviceGetCount(int *n) { *n = 1; return OK; }
+result cuDeviceGet(int *d, int i) { *d = i; return OK; }
+result cuDeviceGetName(char *s, int n, int d) { strncpy(s, "Stand-in 3060", n); return OK; }
+result cuDeviceGetAttribute(int *v, int a, int d) {
+    *v = a == 75 ? 8 : a == 76 ? 6 : a == 16 ? 28 : a == 97 ? 99 << 10 : 0;
+    return OK;
+}
+result cuDeviceTotalMem_v2(word *n, int d) { *n = total; return OK; }
+result cuDeviceGetUuid(char *u, int d) { memset(u, 7, 16); return OK; }
+result cuDevicePrimaryCtxRetain(void **c, int d) { *c = &total; return OK; }
+result cuDevicePrimaryCtxRelease_v2(int d) { return OK; }
+result cuCtxSetCurrent(void *c) { current = c; return OK; }
+result cuCtxSynchronize(void) CALL(for (stream *s = streams; s; s = s->next) drain(s); r = broken;)
+result cuMemGetInfo_v2(word *f, word *t) CALL(*f = total - taken - others; *t = total;)
+
+static result take(void **p, word n, int host) {
+    if (!host && taken + others + n > total || posix_memalign(p, 256, n)) return OUT_OF_MEMORY;
+    block *b = malloc(sizeof *b);
+    *b = (block){*p, n, host, blocks};
+    blocks = b;
+    if (!host) taken += n;
+    return OK;
+}
+// Memory that queued work may still touch must not be given back.
+static result give(void *p, int host) {
+    for (block **b = &blocks; *b; b = &(*b)->next) {
+        block *found = *b;
+        if (found->p != p || found->host != host) continue;
+        if (!idle()) return INVALID;
+        *b = found->next;
+        if (!host) taken -= found->n;
+        free(p);
+        free(found);
+        return OK;
+    }
+    return INVALID;
+}
+result cuMemAlloc_v2(void **p, word n) CALL(r = take(p, n, 0);)
+result cuMemFree_v2(void *p) CALL(r = give(p, 0);)
+result cuMemAllocHost_v2(void **p, word n) CALL(r = take(p, n, 1);)
+result cuMemFreeHost(void *p) CALL(r = give(p, 1);)
+
+// Page-locked memory is read and written when the copy happens, other memory at once.
+result cuMemcpyHtoDAsync_v2(void *d, const void *s, word n, stream *st) CALL(
+    work *w = queue(st, COPY);
+    w->dst = d; w->src = (char *)s; w->n = n;
+    if (!find(s)) w->src = w->owned = memcpy(malloc(n), s, n);)
+result cuMemcpyDtoHAsync_v2(void *d, const void *s, word n, stream *st) CALL(
+    work *w = queue(st, COPY);
+    w->dst = d; w->src = (char *)s; w->n = n;
+    if (!find(d)) drain(st);)
+result cuMemsetD8Async(void *d, unsigned char v, word n, stream *st) CALL(
+    work *w = queue(st, FILL);
+    w->dst = d; w->args[0] = v; w->n = n;)
+
+result cuStreamCreate(stream **s, unsigned f) CALL(
+    *s = calloc(1, sizeof **s);
+    (*s)->tail = &(*s)->head;
+    (*s)->next = streams;
+    streams = *s;)
+result cuStreamDestroy_v2(stream *s) CALL(
+    if (s->head) return leave(INVALID);
+    stream **p = &streams;
+    while (*p != s) p = &(*p)->next;
+    *p = s->next;
+    free(s);)
+result cuStreamSynchronize(stream *s) CALL(drain(s); r = broken;)
+result cuEventCreate(event **e, unsigned f) CALL(*e = calloc(1, sizeof **e);)
+result cuEventDestroy_v2(event *e) CALL(if (e->done < e->recorded) return leave(INVALID); free(e);)
+result cuEventRecord(event *e, stream *s) CALL(
+    work *w = queue(s, RECORD);
+    w->e = e; w->args[0] = ++e->recorded;
+    e->at = s;)
+result cuEventSynchronize(event *e) CALL(while (e->done < e->recorded) step(e->at); r = broken;)
+result cuEventElapsedTime(float *ms, event *a, event *b) CALL(if (b->done < b->recorded) return leave(INVALID); *ms = 1;)
+result cuModuleLoadData(void **m, const void *image) CALL(*m = m; if (!image || !*(const char *)image) r = INVALID;)
+result cuModuleUnload(void *m) { return OK; }
+result cuModuleGetFunction(function **f, void *m, const char *name) CALL(
+    *f = calloc(1, sizeof **f);
+    (*f)->shared = 48 << 10;
+    strncpy((*f)->name, name, sizeof (*f)->name - 1);
+    if (!*name) r = INVALID;)
+result cuFuncSetAttribute(function *f, int a, int v) CALL(if (a != 8 || v > 99 << 10) return leave(INVALID); f->shared = v;)
+result cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                      stream *st, void **params, void **extra) CALL(
+    if (!gx || gx > 2147483647u || !gy || gy > 65535 || !gz || gz > 65535 || !bx || bx > 1024 || bx % 32 || shared > f->shared) return leave(TOO_MANY);
+    if (!params || !params[0]) return leave(INVALID);
+    work *w = queue(st, KERNEL);
+    w->f = f; w->n = gx;
+    int k = computes(f);
+    for (int i = 0; k >= 0 && i < kernels[k].args; i++) memcpy(&w->args[i], params[i], 8);)
+
+// libcublasLt: one algorithm for everything, which computes nothing.
+result cublasLtCreate(word *h) { *h = 1; return OK; }
+result cublasLtDestroy(word h) { return OK; }
+word cublasLtGetVersion(void) { return 120400; }
+result cublasLtMatmulDescCreate(word *d, int c, int s) { *d = 1; return OK; }
+result cublasLtMatmulDescSetAttribute(word d, int a, const void *p, word n) { return OK; }
+result cublasLtMatrixLayoutCreate(word *d, int t, word r, word c, word ld) { *d = 1; return r && c ? OK : INVALID; }
+result cublasLtMatmulPreferenceCreate(word *p) { *p = 1; return OK; }
+result cublasLtMatmulPreferenceDestroy(word p) { return OK; }
+result cublasLtMatmulPreferenceSetAttribute(word p, int a, const void *b, word n) { return OK; }
+result cublasLtMatmulAlgoGetHeuristic(word h, word d, word A, word B, word C, word D, word p, int n, char *r, int *found) {
+    memset(r, 0, 96 * n);
+    *found = 1;
+    return OK;
+}
+result cublasLtMatmul(word h, word d, const void *al, const void *A, word a, const void *B, word b, const void *be, const void *C, word c,
+                      void *D, word dd, const void *algo, void *ws, word n, void *stream) {
+    return A && B && D && algo && (n == 0 || ws) ? OK : INVALID;
+}
+const char *cublasLtGetStatusName(result s) { return "CUBLAS_STATUS_INVALID_VALUE"; }
+const char *cublasLtGetStatusString(result s) { return "an operand is missing"; }
