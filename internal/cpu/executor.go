@@ -174,6 +174,16 @@ func (x *Executor) Floats(id program.ID, dst []float32) error {
 	return nil
 }
 
+// Later reads at once: Run has returned, so its work is done.
+func (x *Executor) Later(dst []float32, ids ...program.ID) (wait func() error, err error) {
+	for i, id := range ids {
+		if err := x.Floats(id, dst[i:i+1]); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
 // View is a float32 tensor itself, for those who would only copy it.
 func (x *Executor) View(id program.ID) []float32 {
 	return slice[float32](x, program.Arg{ID: id, Len: x.layout.Tensors[id].Len()})

@@ -18,6 +18,7 @@ type Executor struct {
 	arena  Pointer
 	taken  units.Bytes
 	stage  staging
+	later  stageSlot // the scalars under way to the host; used until they are taken
 	pieces map[*program.Op]pieceTable
 }
 
@@ -39,7 +40,7 @@ func (e *Executor) Load(l *program.Layout) error {
 			return fmt.Errorf("load: %w: set --vram lower, or free memory on %s", err, e.Name)
 		}
 		e.layout, e.taken, e.pieces = l, l.Size, map[*program.Op]pieceTable{}
-		if err := e.stage.open(e.drv); err != nil {
+		if err := errors.Join(e.stage.open(e.drv), e.later.open(e.drv, laterMost*4)); err != nil {
 			return fmt.Errorf("load: %w", err)
 		}
 		// Algorithms are timed on small numbers (0.0115 in bf16 and fp32), not on whatever lay there.
@@ -116,6 +117,38 @@ func (e *Executor) Floats(id program.ID, dst []float32) error {
 	})
 }
 
+// laterMost is how many scalars Later reads at once.
+const laterMost = 16
+
+// Later queues a copy of each scalar into page-locked memory, and an event behind them for wait.
+func (e *Executor) Later(dst []float32, ids ...program.ID) (wait func() error, err error) {
+	err = e.on(func() error {
+		if e.later.used || len(ids) > laterMost {
+			return fmt.Errorf("read %d tensors later: a read is under way, or they are more than %d", len(ids), laterMost)
+		}
+		for i, id := range ids {
+			if t := &e.layout.Tensors[id]; t.DType != trace.Float32 {
+				return fmt.Errorf("read %s later: it is %s", t.Name, t.DType)
+			}
+			if err := e.drv.toHost(e.later.memory+uintptr(4*i), e.tensor(id), 4, e.stream); err != nil {
+				return err
+			}
+		}
+		e.later.used = true
+		return e.drv.record(e.later.event, e.stream)
+	})
+	return func() error {
+		return e.on(func() error {
+			e.later.used = false
+			err := e.drv.do(cuEventSynchronize, e.later.event)
+			if err == nil {
+				decode(dst, e.later.bytes(4*len(ids)), trace.Float32)
+			}
+			return err
+		})
+	}, err
+}
+
 // Close gives the arena and the device back.
 func (e *Executor) Close() error {
 	err := e.on(e.unload)
@@ -130,7 +163,7 @@ func (e *Executor) unload() error {
 	if e.arena == 0 {
 		return nil
 	}
-	err := errors.Join(e.drv.synchronize(e.stream), e.drv.free(e.arena), e.stage.close(e.drv))
+	err := errors.Join(e.drv.synchronize(e.stream), e.drv.free(e.arena), e.stage.close(e.drv), e.later.close(e.drv))
 	for _, p := range e.pieces {
 		err = errors.Join(err, e.drv.freeHost(p.host))
 	}

@@ -25,12 +25,9 @@ type stageSlot struct {
 // stageBytes is the size of one buffer.
 const stageBytes = 1 << 20
 
-func (s *staging) open(d *driver) (err error) {
+func (s *staging) open(d *driver) error {
 	for i := range s.slots {
-		if s.slots[i].memory, err = d.allocHost(stageBytes); err != nil {
-			return err
-		}
-		if s.slots[i].event, err = d.newEvent(); err != nil {
+		if err := s.slots[i].open(d, stageBytes); err != nil {
 			return err
 		}
 	}
@@ -38,11 +35,29 @@ func (s *staging) open(d *driver) (err error) {
 }
 
 func (s *staging) close(d *driver) (err error) {
-	for _, slot := range s.slots {
-		if slot.memory != 0 {
-			err = errors.Join(err, d.freeHost(slot.memory), d.do(cuEventDestroy, slot.event))
-		}
+	for i := range s.slots {
+		err = errors.Join(err, s.slots[i].close(d))
 	}
+	return err
+}
+
+func (s *stageSlot) open(d *driver, bytes int) (err error) {
+	if s.memory, err = d.allocHost(bytes); err != nil {
+		return err
+	}
+	s.event, err = d.newEvent()
+	return err
+}
+
+// close gives back what open took, all of it or the part before its error.
+func (s *stageSlot) close(d *driver) (err error) {
+	if s.memory != 0 {
+		err = d.freeHost(s.memory)
+	}
+	if s.event != 0 {
+		err = errors.Join(err, d.do(cuEventDestroy, s.event))
+	}
+	*s = stageSlot{}
 	return err
 }
 

@@ -93,6 +93,37 @@ func TestTensorsRoundTrip(t *testing.T) {
 	}
 }
 
+// A scalar is read as it was when the read was queued, whatever is queued behind it, and not before it is waited for.
+func TestLaterReadsWhatWasQueuedBefore(t *testing.T) {
+	e := standIn(t, Options{})
+	ids := loadTensors(t, e, []trace.DType{trace.Float32, trace.Float32, trace.BFloat16}, 3)
+	set := func(x, y float32) {
+		t.Helper()
+		if err := errors.Join(e.SetFloats(ids[0], []float32{x}), e.SetFloats(ids[1], []float32{y})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 3 {
+		x := float32(i)
+		set(x, -x)
+		var got [2]float32
+		wait, err := e.Later(got[:], ids[0], ids[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Later(make([]float32, 1), ids[0]); err == nil {
+			t.Error("a second read was queued before the first was taken")
+		}
+		set(100, 200)
+		if err := wait(); err != nil || got != [2]float32{x, -x} {
+			t.Errorf("read %v (%v), want %v and %v", got, err, x, -x)
+		}
+	}
+	if _, err := e.Later(make([]float32, 1), ids[2]); err == nil {
+		t.Error("a bfloat16 tensor was read as float32")
+	}
+}
+
 // The arena is what the plan says; a larger one than the card has fails with the driver's own words and both numbers.
 func TestLoadTakesWhatWasPlanned(t *testing.T) {
 	e := standIn(t, Options{})

@@ -208,12 +208,15 @@ type Executor interface {
 	Load(l *Layout) error
 	// Taken is the size of the arena as it was taken.
 	Taken() units.Bytes
-	// Run runs a section of the loaded program. It may return before the work is done; Read waits for it.
+	// Run runs a section of the loaded program. It may return before the work is done; Floats waits for it.
 	Run(section int, s Step) error
 	// SetFloats and SetInts write a whole tensor or its head, converting to its dtype.
 	SetFloats(id ID, src []float32) error
 	SetInts(id ID, src []int32) error
 	// Floats reads a tensor's first len(dst) elements as float32, after all work queued before.
 	Floats(id ID, dst []float32) error
+	// Later queues a read of the first element of each of ids, float32 tensors, behind all work queued so far. dst holds
+	// them once wait has returned; a nil wait says that it holds them already. One read may be under way at a time.
+	Later(dst []float32, ids ...ID) (wait func() error, err error)
 	Close() error
 }

@@ -65,8 +65,19 @@ type Loop struct {
 	Save func(p Progress, best bool) (path string, err error)
 
 	Progress
-	x, y []int32
-	one  [1]float32
+	x, y   []int32
+	one    [1]float32
+	queued queued
+	since  time.Time // from when the time of the next line counts
+}
+
+// queued is the iteration whose update is queued and whose loss and norm are not taken yet, if on.
+type queued struct {
+	on   bool
+	lr   float64
+	read [2]float32 // LossSum, Norm
+	from [2]program.ID
+	wait func() error // until read holds them; nil where it does already
 }
 
 // Progress is what a run carries from iteration to iteration beside its tensors.
@@ -95,15 +106,15 @@ func (l *Loop) Run(ctx context.Context) error {
 	if l.Iter > c.MaxIters && !c.EvalOnly {
 		return nil // a finished run was resumed
 	}
-	for {
-		lr := LearningRate(c, l.Iter)
-		if (l.Iter%c.EvalInterval == 0 || c.EvalOnly) && l.Evaluated != l.Iter {
+	for it := l.Iter; ; it++ {
+		lr := LearningRate(c, it)
+		if (it%c.EvalInterval == 0 || c.EvalOnly) && l.Evaluated != it {
 			didSave, err := l.evaluate(ctx, lr)
 			if err != nil {
 				return l.stop(err)
 			}
 			if didSave {
-				saved = l.Iter
+				saved = it
 			}
 		}
 		if c.EvalOnly {
@@ -112,14 +123,14 @@ func (l *Loop) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return l.stop(ctx.Err())
 		}
-		if err := l.iterate(lr); err != nil {
+		if err := l.iterate(it, lr); err != nil {
 			return err
 		}
-		if l.Iter > c.MaxIters {
-			if c.AlwaysSaveCheckpoint && saved < c.MaxIters {
-				return l.save(false)
+		if it == c.MaxIters {
+			if err := l.settle(); err != nil || !c.AlwaysSaveCheckpoint || saved >= it {
+				return err
 			}
-			return nil
+			return l.save(false)
 		}
 	}
 }
@@ -127,6 +138,9 @@ func (l *Loop) Run(ctx context.Context) error {
 // stop saves what there is when the run was asked to end.
 func (l *Loop) stop(err error) error {
 	if !errors.Is(err, context.Canceled) {
+		return err
+	}
+	if err := l.settle(); err != nil {
 		return err
 	}
 	if err := l.save(false); err != nil {
@@ -148,6 +162,9 @@ func (l *Loop) save(best bool) error {
 
 // evaluate is estimate_loss and what nanoGPT does with it.
 func (l *Loop) evaluate(ctx context.Context, lr float64) (saved bool, err error) {
+	if err := l.settle(); err != nil {
+		return false, err
+	}
 	start := time.Now()
 	e := Eval{Iter: l.Iter, LR: lr}
 	for _, split := range []struct {
@@ -219,13 +236,82 @@ func (l *Loop) feed(section int, first uint64, draw func(n uint64, x, y []int32)
 	return l.Exec.SetInts(s.Targets, l.y[:n*T])
 }
 
-// iterate is one update over the effective batch, and its line.
-func (l *Loop) iterate(lr float64) error {
-	start := time.Now()
-	loss, norm, err := l.update(lr)
-	if err != nil {
+// iterate queues iteration it. The loss and norm of the one before are taken when its gradients are queued behind that:
+// the device always has work while the host looks at them, and no update is queued before the last one is known to be good.
+//
+// float16 stays in step, because the next gradients are scaled by what the last norm was; so does an executor that does
+// not queue.
+func (l *Loop) iterate(it int, lr float64) error {
+	if err := l.gradients(it); err != nil {
+		_ = l.settle() // for its line, where that can still be had: err is why the run ends
 		return err
 	}
+	if err := l.settle(); err != nil {
+		return err
+	}
+	if err := l.update(lr); err != nil {
+		return err
+	}
+	if l.queued.wait == nil || l.Scale.On {
+		return l.settle()
+	}
+	return nil
+}
+
+// gradients queues the sections of an iteration that leave its loss and gradients.
+func (l *Loop) gradients(it int) error {
+	if !l.queued.on {
+		l.since = time.Now()
+	}
+	s := l.Step
+	first := l.Sample + uint64(it-l.Iter)*uint64(s.Shape.Batch)
+	step := program.Step{Seed: uint64(l.Config.Seed), LossScale: l.Scale.Scale}
+	if err := l.Exec.Run(s.Begin, step); err != nil {
+		return err
+	}
+	for at := 0; at < s.Shape.Batch; {
+		section := pick(s.Shape.Batch-at, s.Policy.MicroBatch, s.Train, s.TrainRest)
+		if at == 0 {
+			section = s.First
+		}
+		step.Sample = first + uint64(at)
+		if err := l.feed(section, step.Sample, l.Data.Train); err != nil {
+			return err
+		}
+		if err := l.Exec.Run(section, step); err != nil {
+			return err
+		}
+		at += s.Sections[section].B
+	}
+	return nil
+}
+
+// update queues AdamW over the gradients, and the read of what is told of the iteration.
+func (l *Loop) update(lr float64) (err error) {
+	if err := l.Exec.Run(l.Step.Update, program.Step{LR: lr, T: l.Updates + 1, LossScale: l.Scale.Scale}); err != nil {
+		return err
+	}
+	q := &l.queued
+	q.from, q.lr = [2]program.ID{l.Step.LossSum, l.Step.Norm}, lr
+	q.wait, err = l.Exec.Later(q.read[:], q.from[:]...)
+	q.on = err == nil
+	return err
+}
+
+// settle takes the loss and norm of the queued iteration, if there is one, counts it as done, and tells of it.
+func (l *Loop) settle() error {
+	q := &l.queued
+	if !q.on {
+		return nil
+	}
+	q.on = false
+	if q.wait != nil {
+		if err := q.wait(); err != nil {
+			return err
+		}
+	}
+	tokens := float64(l.Step.Shape.Batch) * float64(l.Step.Model.BlockSize)
+	loss, norm := float64(q.read[0])/tokens, float64(q.read[1])
 	if !finite(loss) || !finite(norm) {
 		if done, err := l.overflow(loss, norm); done {
 			return err
@@ -234,49 +320,19 @@ func (l *Loop) iterate(lr float64) error {
 		l.Updates++
 		l.Scale.Good()
 	}
-	dt := time.Since(start)
-	tokens := float64(l.Step.Shape.Batch) * float64(l.Step.Model.BlockSize)
-	it := Iter{Iter: l.Iter, Loss: loss, LR: lr, GradNorm: norm, Time: dt,
+	now := time.Now()
+	dt := now.Sub(l.since)
+	l.since = now
+	it := Iter{Iter: l.Iter, Loss: loss, LR: q.lr, GradNorm: norm, Time: dt,
 		TokensPS: tokens / dt.Seconds(), FlopsPS: tokens * l.Step.Model.FlopsPerToken() / dt.Seconds()}
 	l.Iter++
 	l.Sample += uint64(l.Step.Shape.Batch)
 	return l.Report.Iter(it)
 }
 
-// update runs the sections of an iteration and reads its loss and norm.
-func (l *Loop) update(lr float64) (loss, norm float64, err error) {
-	s := l.Step
-	step := program.Step{Seed: uint64(l.Config.Seed), LR: lr, T: l.Updates + 1, LossScale: l.Scale.Scale}
-	if err := l.Exec.Run(s.Begin, step); err != nil {
-		return 0, 0, err
-	}
-	for at := 0; at < s.Shape.Batch; {
-		section := pick(s.Shape.Batch-at, s.Policy.MicroBatch, s.Train, s.TrainRest)
-		if at == 0 {
-			section = s.First
-		}
-		step.Sample = l.Sample + uint64(at)
-		if err := l.feed(section, step.Sample, l.Data.Train); err != nil {
-			return 0, 0, err
-		}
-		if err := l.Exec.Run(section, step); err != nil {
-			return 0, 0, err
-		}
-		at += s.Sections[section].B
-	}
-	if err := l.Exec.Run(s.Update, step); err != nil {
-		return 0, 0, err
-	}
-	sum, err := l.scalar(s.LossSum)
-	if err != nil {
-		return 0, 0, err
-	}
-	norm, err = l.scalar(s.Norm)
-	return sum / (float64(s.Shape.Batch) * float64(s.Model.BlockSize)), norm, err
-}
-
 // overflow handles a loss or norm that is no number. AdamW left everything as it was if the norm is not finite:
-// in float16 the scale goes down and the run goes on; otherwise it ends, with the state before this iteration saved.
+// in float16 the scale goes down and the run goes on; otherwise it ends, with the state before this iteration saved. What
+// is queued behind it are gradients, which no checkpoint holds.
 func (l *Loop) overflow(loss, norm float64) (done bool, err error) {
 	if finite(loss) && l.Scale.Overflow() {
 		return false, nil

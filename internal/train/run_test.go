@@ -15,6 +15,7 @@ import (
 	"github.com/snugml/snug/internal/checkpoint"
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/cpu"
+	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/metrics"
 	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/trace"
@@ -100,7 +101,12 @@ func train(t *testing.T, c config.Config, rec *recorder) (params [][]float32, er
 // trainFrom is train with a run that change has changed before it starts.
 func trainFrom(t *testing.T, c config.Config, rec *recorder, change func(*Run)) (params [][]float32, err error) {
 	t.Helper()
-	d := device(2)
+	return trainOn(t, device(2), c, rec, change)
+}
+
+// trainOn is trainFrom on a device, which it closes.
+func trainOn(t *testing.T, d Device, c config.Config, rec *recorder, change func(*Run)) (params [][]float32, err error) {
+	t.Helper()
 	defer d.Exec.Close()
 	r, err := Prepare(c, d)
 	if err != nil {
@@ -438,43 +444,47 @@ func TestTwoRunsInOneFolder(t *testing.T) {
 	}
 }
 
-// broken is an executor whose update at iteration 5 finds a gradient that is no number.
+// broken is an executor whose sixth update, iteration 5's, finds a gradient that is no number.
 type broken struct {
 	program.Executor
-	updates, section int
-	norm             program.ID
+	step    *gpt.Step
+	updates int
 }
 
 func (b *broken) Run(section int, s program.Step) error {
-	err := b.Executor.Run(section, s)
-	if section == b.section {
+	if section == b.step.Update {
 		if b.updates++; b.updates == 6 {
-			return b.SetFloats(b.norm, []float32{float32(math.NaN())})
+			if err := b.SetFloats(b.step.Params[3].Grad, []float32{float32(math.NaN())}); err != nil {
+				return err
+			}
 		}
 	}
-	return err
+	return b.Executor.Run(section, s)
 }
 
+// A gradient that is no number ends the run with the state before it saved, also where the next iteration was queued
+// before anybody knew: no update is made behind it.
 func TestNaNStopsAndSaves(t *testing.T) {
-	c := tiny(t, nil)
-	d := device(2)
-	defer d.Exec.Close()
-	r, err := Prepare(c, d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	r.Exec = &broken{Executor: d.Exec, section: r.Step.Update, norm: r.Step.Norm}
-	rec := &recorder{}
-	if err := r.Start(rec); err != nil {
-		t.Fatal(err)
-	}
-	err = r.Run(context.Background())
-	if err == nil || !strings.Contains(err.Error(), "iteration 5") || !strings.Contains(err.Error(), "NaN") || !strings.Contains(err.Error(), "learning_rate") {
-		t.Errorf("error %v", err)
-	}
-	if len(rec.saved) == 0 || rec.saved[len(rec.saved)-1] != 5 {
-		t.Errorf("checkpoints at %v, want the last at 5", rec.saved)
+	for name, d := range map[string]func() Device{"in step": func() Device { return device(2) }, "queued": func() Device { return queuing(device(2)) }} {
+		t.Run(name, func(t *testing.T) {
+			c, rec := tiny(t, nil), &recorder{}
+			var exec *broken
+			_, err := trainOn(t, d(), c, rec, func(r *Run) {
+				exec = &broken{Executor: r.Exec, step: r.Step}
+				r.Exec = exec
+			})
+			if err == nil || !strings.Contains(err.Error(), "iteration 5") || !strings.Contains(err.Error(), "NaN") || !strings.Contains(err.Error(), "learning_rate") {
+				t.Errorf("error %v", err)
+			}
+			if len(rec.iters) != 5 || len(rec.saved) == 0 || rec.saved[len(rec.saved)-1] != 5 || exec.updates != 6 {
+				t.Errorf("%d lines, checkpoints at %v, %d updates, want 5, the last at 5, and 6", len(rec.iters), rec.saved, exec.updates)
+			}
+			same := tiny(t, nil)
+			if _, err := train(t, same, &recorder{stopAt: 4}); !errors.Is(err, ErrStopped) {
+				t.Fatal(err)
+			}
+			sameState(t, c.OutDir, same.OutDir)
+		})
 	}
 }
 
@@ -494,7 +504,7 @@ func TestIterationAllocatesNothing(t *testing.T) {
 	most := max(r.Step.Policy.MicroBatch, r.Step.Policy.EvalBatch) * 8
 	r.x, r.y = make([]int32, most), make([]int32, most)
 	if n := testing.AllocsPerRun(10, func() {
-		if _, _, err := r.update(1e-3); err != nil {
+		if err := errors.Join(r.gradients(r.Iter), r.update(1e-3)); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 0 {
