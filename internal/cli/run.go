@@ -257,11 +257,7 @@ func askToStart(io *term.IO) (bool, error) {
 
 // superviseRun runs the trainer to its end and passes its ending on.
 func superviseRun(ctx context.Context, io *term.IO, o runOptions, s *supervise.Supervisor, first supervise.Setting, given *supervise.Prediction) error {
-	path, err := logPath(o.log)
-	if err != nil {
-		return err
-	}
-	log, err := supervise.NewLog(path, logLimit)
+	log, err := openLog(o.log)
 	if err != nil {
 		return err
 	}
@@ -275,10 +271,7 @@ func superviseRun(ctx context.Context, io *term.IO, o runOptions, s *supervise.S
 		}
 		defer stop()
 	}
-	dir, err := runs.Dir(io.Env)
-	if err != nil {
-		return err
-	}
+	dir := runs.Dir(io.Env)
 	defer func() { _ = runs.Withdraw(dir, os.Getpid()) }() // a file left behind is swept by the next reader
 	s.Publish = func(r runs.Run) {
 		metrics.Set(r)
@@ -305,7 +298,7 @@ func superviseRun(ctx context.Context, io *term.IO, o runOptions, s *supervise.S
 		}
 		fmt.Fprintf(io.Err, "%s\n", line)
 	} else {
-		for _, line := range append(sum.Lines(), "log: "+path) {
+		for _, line := range append(sum.Lines(), "log: "+log.Path) {
 			s.Say(line)
 		}
 	}
@@ -345,16 +338,22 @@ func streams(io *term.IO, noPTY bool) supervise.Streams {
 	return s
 }
 
-func logPath(given string) (string, error) {
+// openLog starts the log where the user says; left to snug, in the cache, or where that cannot be written among the
+// temporary files: a run that needs no log is not refused for one.
+func openLog(given string) (*supervise.Log, error) {
 	if given != "" {
-		return given, nil
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find a folder for the log: %w: name one with --log", err)
+		return supervise.NewLog(given, logLimit)
 	}
 	name := fmt.Sprintf("%s-%d.log", time.Now().Format("20060102-150405"), os.Getpid())
-	return filepath.Join(cache, "snug", "logs", name), nil
+	log, err := supervise.NewLog(filepath.Join(runs.Cache(), "logs", name), logLimit)
+	if err == nil {
+		return log, nil
+	}
+	log, second := supervise.NewLog(filepath.Join(os.TempDir(), "snug-"+name), logLimit)
+	if second != nil {
+		return nil, fmt.Errorf("%w: name a log with --log", err)
+	}
+	return log, nil
 }
 
 func serveMetrics(addr string, m *supervise.Metrics, say func(string)) (stop func(), err error) {

@@ -32,17 +32,13 @@ type trainView struct {
 	saved string
 	speed float64 // tokens a second, averaged over the last iterations
 
-	runs      string    // the folder that snug watch reads; empty where there is none
+	runs      string    // the folder that snug watch reads; empty where it cannot be written
 	published time.Time // when it was last told
 }
 
 func newTrainView(io *term.IO, o trainOptions, run *train.Run) *trainView {
 	total := int64(run.Config.MaxIters + 1 - run.Iter)
-	dir, err := runs.Dir(io.Env)
-	if err != nil {
-		dir = ""
-	}
-	return &trainView{io: io, o: o, run: run, first: run.Iter, bar: io.Err.Progress("train", max(total, 1)), start: time.Now(), runs: dir}
+	return &trainView{io: io, o: o, run: run, first: run.Iter, bar: io.Err.Progress("train", max(total, 1)), start: time.Now(), runs: runs.Dir(io.Env)}
 }
 
 // plan says what will run and what it takes, before it takes it.

@@ -43,10 +43,7 @@ func newWatch(io *term.IO) *cobra.Command {
 				return err
 			}
 			defer probe.Close()
-			dir, err := runs.Dir(io.Env)
-			if err != nil {
-				return err
-			}
+			dir := runs.Dir(io.Env)
 			return runWatch(cmd.Context(), io, o, watch.Source{Prober: probe, Runs: func() []runs.Run { return runs.List(dir) }})
 		},
 	}

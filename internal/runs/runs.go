@@ -39,19 +39,24 @@ type Run struct {
 	Reserved  *units.Bytes `json:"reserved"`  // in PyTorch's segments, likewise
 }
 
-// Dir is where this user's runs are told: SNUG_RUNS, else the system's folder for the session, else the user's cache.
-func Dir(env func(string) string) (string, error) {
+// Dir is where this user's runs are told: SNUG_RUNS, else the system's folder for the session, else Cache.
+func Dir(env func(string) string) string {
 	if dir := env("SNUG_RUNS"); dir != "" {
-		return dir, nil
+		return dir
 	}
 	if dir := env("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "snug"), nil
+		return filepath.Join(dir, "snug")
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find a folder for runs: %w: set SNUG_RUNS", err)
+	return filepath.Join(Cache(), "runs")
+}
+
+// Cache is the user's folder for what may be lost: in the system's for caches, or where there is none (a service or a
+// container without HOME) in that for temporary files.
+func Cache() string {
+	if dir, err := os.UserCacheDir(); err == nil {
+		return filepath.Join(dir, "snug")
 	}
-	return filepath.Join(cache, "snug", "runs"), nil
+	return filepath.Join(os.TempDir(), fmt.Sprintf("snug-%d", os.Getuid()))
 }
 
 // Publish writes the run's file in dir, aside and then renamed, so that a reader sees all of it or the one before.

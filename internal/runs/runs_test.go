@@ -1,9 +1,11 @@
 package runs
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -62,11 +64,29 @@ func TestListPassesOverWhatIsNoRun(t *testing.T) {
 }
 
 func TestDir(t *testing.T) {
-	env := func(m map[string]string) func(string) string { return func(k string) string { return m[k] } }
-	if d, err := Dir(env(map[string]string{"SNUG_RUNS": "/a", "XDG_RUNTIME_DIR": "/b"})); d != "/a" || err != nil {
-		t.Errorf("%s, %v", d, err)
+	t.Setenv("HOME", "/home/someone")
+	t.Setenv("XDG_CACHE_HOME", "")
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want string
+	}{
+		"named":      {map[string]string{"SNUG_RUNS": "/a", "XDG_RUNTIME_DIR": "/b"}, "/a"},
+		"a session":  {map[string]string{"XDG_RUNTIME_DIR": "/b"}, filepath.Join("/b", "snug")},
+		"no session": {nil, filepath.Join(Cache(), "runs")},
+	} {
+		if got := Dir(func(key string) string { return c.env[key] }); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
 	}
-	if d, err := Dir(env(map[string]string{"XDG_RUNTIME_DIR": "/b"})); d != filepath.Join("/b", "snug") || err != nil {
-		t.Errorf("%s, %v", d, err)
+	if runtime.GOOS != "linux" {
+		return
+	}
+	if got, want := Cache(), "/home/someone/.cache/snug"; got != want {
+		t.Errorf("the cache is %s, want %s", got, want)
+	}
+	t.Setenv("HOME", "")
+	t.Setenv("TMPDIR", "/elsewhere")
+	if got, want := Cache(), fmt.Sprintf("/elsewhere/snug-%d", os.Getuid()); got != want {
+		t.Errorf("without HOME the cache is %s, want %s", got, want)
 	}
 }
