@@ -87,7 +87,7 @@ func runBench(io *term.IO, o benchOptions) error {
 	}
 	defer e.Close()
 	m := gpt.Model(c.Model())
-	step, layout, err := train.Choose(m, c, d.DTypes, d.Costs, e.Scratch, d.Limit)
+	step, layout, err := train.Choose(m, c, d.DTypes, d.CostsOf(m), e.Scratch, d.Limit)
 	if err != nil {
 		return trainError(err)
 	}

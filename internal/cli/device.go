@@ -49,6 +49,15 @@ func openDevice(ctx context.Context, c *config.Config) (train.Device, error) {
 	return train.Device{}, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
 }
 
+// cacheFolder is where snug remembers what it found out about this machine; empty where the system names none.
+func cacheFolder() string {
+	folder, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(folder, "snug")
+}
+
 // openCUDA opens a GPU by its number, the first where none is given.
 func openCUDA(c *config.Config, number string, o cuda.Options) (train.Device, *cuda.Executor, error) {
 	if number != "" {
@@ -58,9 +67,7 @@ func openCUDA(c *config.Config, number string, o cuda.Options) (train.Device, *c
 		}
 		o.Ordinal = n
 	}
-	if folder, err := os.UserCacheDir(); err == nil {
-		o.Cache = filepath.Join(folder, "snug")
-	}
+	o.Cache = cacheFolder()
 	d, e, err := train.OpenCUDA(c, o)
 	var fit *train.FitError
 	switch {

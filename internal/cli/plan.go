@@ -71,7 +71,7 @@ func runPlan(ctx context.Context, io *term.IO, o planOptions) error {
 	var p *planReport
 	switch {
 	case o.engine == "native":
-		p, err = nativePlan(o, target)
+		p, err = nativePlan(ctx, o, target)
 	case o.engine != "torch":
 		err = usageError(fmt.Errorf("--engine=%s: use torch or native", o.engine))
 	case o.config.IsSet("device") && o.config.Device == "cpu":

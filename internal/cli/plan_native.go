@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -39,9 +40,26 @@ func onCPU(c *config.Config) (nativeTarget, error) {
 	return nativeTarget{Target: t, dtypes: d.DTypes, costs: d.Costs, scratch: d.Exec.Scratch}, nil
 }
 
+// gpuCosts are those that a run would plan with: this machine's GPU's, as measured by an earlier run where there was one,
+// unless another card is named.
+func gpuCosts(ctx context.Context, o planOptions, t fit.Target) train.Costs {
+	if o.gpu != "" {
+		return train.GPUCosts(t.Card.SMs)
+	}
+	if here, ok := deviceHere(ctx); ok {
+		if known, ok := train.KnownCosts(cacheFolder(), here.Name, gpt.Model(o.config.Model()), trace.DType(o.config.DType)); ok {
+			return known
+		}
+		if card, ok := gpu.ForDevice(here.Name, here.Total); ok {
+			return train.GPUCosts(card.SMs)
+		}
+	}
+	return train.GPUCosts(t.Card.SMs)
+}
+
 // nativePlan is what snug's own engine takes: the fastest policy that fits, and the runners-up.
-func nativePlan(o planOptions, t fit.Target) (*planReport, error) {
-	n := nativeTarget{Target: t, dtypes: train.DTypes(trace.DType(o.config.DType)), costs: train.GPUCosts(t.Card.SMs), context: cudaContext,
+func nativePlan(ctx context.Context, o planOptions, t fit.Target) (*planReport, error) {
+	n := nativeTarget{Target: t, dtypes: train.DTypes(trace.DType(o.config.DType)), costs: gpuCosts(ctx, o, t), context: cudaContext,
 		scratch: cuda.Target{Major: t.Card.Capability().Major, Blas: true}.Scratch}
 	if o.config.IsSet("device") && o.config.Device == "cpu" || t.Limit == 0 {
 		var err error

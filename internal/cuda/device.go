@@ -158,6 +158,9 @@ func (d *Device) describe(ordinal int) (err error) {
 	return nil
 }
 
+// HasBlas says that cuBLASLt multiplies, not snug's own kernels.
+func (d *Device) HasBlas() bool { return d.blas != nil }
+
 // Memory is what is free on the device now, and what it has.
 func (d *Device) Memory() (free, total units.Bytes, err error) {
 	err = d.on(func() (err error) { free, total, err = d.drv.memoryInfo(); return err })

@@ -2,9 +2,11 @@ package train
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/cuda"
+	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/units"
 )
@@ -34,5 +36,12 @@ func OpenCUDA(c *config.Config, o cuda.Options) (Device, *cuda.Executor, error) 
 		return Device{}, nil, &FitError{Need: overhead, Limit: c.Vram}
 	}
 	e := cuda.NewExecutor(d)
-	return Device{Name: fmt.Sprintf("%s (%s)", d.Name, d.Blas), Exec: e, DTypes: dtypes, Costs: GPUCosts(d.Multiprocessors), Limit: limit, Memory: d.ProcessMemory}, e, nil
+	costs := GPUCosts(d.Multiprocessors)
+	calibrate := func(m gpt.Model) Costs {
+		return costFileIn(o.Cache, d.Name, d.HasBlas()).calibrated(&calibrator{e, m, dtypes, limit, time.Now}, costs)
+	}
+	if o.Sync { // every launch is waited for: no time means anything
+		calibrate = nil
+	}
+	return Device{Name: fmt.Sprintf("%s (%s)", d.Name, d.Blas), Exec: e, DTypes: dtypes, Costs: costs, calibrate: calibrate, Limit: limit, Memory: d.ProcessMemory}, e, nil
 }

@@ -25,6 +25,16 @@ type Device struct {
 	Notes  []string    // what the user should know of it
 
 	Memory func() (units.Bytes, bool) // what the device charges the process; nil where nothing does
+
+	calibrate func(m gpt.Model) Costs // nil where Costs need no measuring
+}
+
+// CostsOf are what the device pays for running m: measured where that is worth it.
+func (d *Device) CostsOf(m gpt.Model) Costs {
+	if d.calibrate == nil {
+		return d.Costs
+	}
+	return d.calibrate(m)
 }
 
 // Run is a run from its settings to its end. Prepare plans it, Start takes the memory, Loop.Run trains.
@@ -82,7 +92,7 @@ func Prepare(c config.Config, d Device) (r *Run, err error) {
 	if r.Data, err = data.NewSampler(r.Set, data.Order(c.DataOrder), uint64(c.Seed), m.VocabSize); err != nil {
 		return r, err
 	}
-	r.Step, r.Layout, err = Choose(m, &c, d.DTypes, d.Costs, d.Exec.Scratch, d.Limit)
+	r.Step, r.Layout, err = Choose(m, &c, d.DTypes, d.CostsOf(m), d.Exec.Scratch, d.Limit)
 	return r, err
 }
 

@@ -1,0 +1,193 @@
+package train
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/snugml/snug/internal/durable"
+	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/units"
+)
+
+// calibrator times one and two layers of a model. Their difference is a layer alone, whatever embedding and head cost.
+type calibrator struct {
+	exec   program.Executor
+	model  gpt.Model
+	dtypes gpt.Policy
+	limit  units.Bytes // of an arena; 0 is none
+	now    func() time.Time
+}
+
+// Calibrate measures a device's costs on layers as wide as m's, in less than a second on a GPU. prior is what they are taken
+// for before: a measurement far from it is a disturbed one, and goes only a part of the way.
+//
+// A layer over n tokens takes a (n + Overhead): two numbers of tokens give both. Each level of recompute is timed against none.
+func (c *calibrator) Calibrate(prior Costs) (Costs, error) {
+	T := c.model.BlockSize
+	few, many := 1, max(2, (8192+T-1)/T)
+	small, err := c.layer(few)
+	if err != nil {
+		return prior, err
+	}
+	large, err := c.layer(many)
+	if err != nil {
+		return prior, err
+	}
+	costs := prior
+	n1, n2 := float64(few*T), float64(many*T)
+	costs.Overhead = near((small*n2-large*n1)/(large-small), prior.Overhead)
+	costs.Tokens = max(8192, int(float64(prior.Tokens)*costs.Overhead/prior.Overhead))
+	none, err := c.time(2, many, gpt.RecomputeNone)
+	if err != nil {
+		return prior, err
+	}
+	for level := gpt.RecomputeGelu; level <= gpt.RecomputeBlock; level++ {
+		t, err := c.time(2, many, level)
+		if err != nil {
+			return prior, err
+		}
+		costs.Recompute[level] = max(costs.Recompute[level-1], near((t-none)/(2*large), prior.Recompute[level]))
+	}
+	return costs, nil
+}
+
+// near is x, kept within a factor of 4 of what was expected. What is no number is as expected.
+func near(x, expected float64) float64 {
+	if math.IsNaN(x) {
+		return expected
+	}
+	return min(max(x, expected/4), 4*expected)
+}
+
+// layer is the seconds of one layer's forward and backward over micro sequences.
+func (c *calibrator) layer(micro int) (float64, error) {
+	one, err := c.time(1, micro, gpt.RecomputeNone)
+	if err != nil {
+		return 0, err
+	}
+	two, err := c.time(2, micro, gpt.RecomputeNone)
+	return two - one, err
+}
+
+// time is the seconds of a micro-batch's forward and backward: the best of three, each the mean of four in a row.
+func (c *calibrator) time(layers, micro int, level gpt.Recompute) (float64, error) {
+	const tries, row, vocabulary = 3, 4, 1024
+	m, p := c.model, c.dtypes
+	m.NLayer, m.VocabSize = layers, vocabulary
+	p.MicroBatch, p.Recompute = micro, gpt.Uniform(level)
+	step, err := gpt.Build(m, gpt.Shape{Batch: micro}, p)
+	if err != nil {
+		return 0, err
+	}
+	step.AddScratch(c.exec.Scratch)
+	layout := step.Place()
+	if c.limit > 0 && layout.Size > c.limit {
+		return 0, &FitError{Need: layout.Size, Limit: c.limit}
+	}
+	if err := c.exec.Load(layout); err != nil {
+		return 0, err
+	}
+	tokens := make([]int32, micro*m.BlockSize)
+	for i := range tokens {
+		tokens[i] = int32(i % vocabulary)
+	}
+	for _, id := range []program.ID{step.Idx, step.Targets} {
+		if err := c.exec.SetInts(id, tokens); err != nil {
+			return 0, err
+		}
+	}
+	best := math.Inf(1)
+	for try := range 1 + tries { // the first one warms up
+		began := c.now()
+		for range row {
+			if err := c.exec.Run(step.First, program.Step{LossScale: 1}); err != nil {
+				return 0, err
+			}
+		}
+		var one [1]float32
+		if err := c.exec.Floats(step.LossSum, one[:]); err != nil { // waits for all of it
+			return 0, err
+		}
+		if try > 0 {
+			best = min(best, c.now().Sub(began).Seconds()/row)
+		}
+	}
+	return best, nil
+}
+
+// costFile remembers the costs of a device, by what they were measured on. Losing it costs a second at start.
+type costFile string
+
+// costFileIn is the file of a device in a folder, none where there is no folder; blas says that the library multiplies.
+func costFileIn(folder, device string, blas bool) costFile {
+	if folder == "" {
+		return ""
+	}
+	by := "own"
+	if blas {
+		by = "cublaslt"
+	}
+	return costFile(filepath.Join(folder, fmt.Sprintf("costs-%s-%s.json", filepath.Base(strings.ReplaceAll(device, " ", "-")), by)))
+}
+
+// read is what the file holds: nothing, where it is missing or broken.
+func (f costFile) read() map[string]Costs {
+	known := map[string]Costs{}
+	if data, err := os.ReadFile(string(f)); err != nil || json.Unmarshal(data, &known) != nil || known == nil {
+		return map[string]Costs{}
+	}
+	return known
+}
+
+// add remembers c under key.
+func (f costFile) add(key string, c Costs) error {
+	if f == "" {
+		return nil
+	}
+	known := f.read()
+	known[key] = c
+	data, err := json.MarshalIndent(known, "", "  ")
+	if err != nil {
+		return fmt.Errorf("remember costs: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(string(f)), 0o755); err != nil {
+		return fmt.Errorf("remember costs: %w", err)
+	}
+	return durable.WriteFile(string(f), data)
+}
+
+// costKey names what a layer's costs depend on.
+func costKey(m gpt.Model, dtype trace.DType) string {
+	return fmt.Sprintf("n_embd %d, n_head %d, block_size %d, bias %v, dropout %v, %s", m.NEmbd, m.NHead, m.BlockSize, m.Bias, m.Dropout > 0, dtype)
+}
+
+// find is what was remembered under key.
+func (f costFile) find(key string) (Costs, bool) {
+	c, ok := f.read()[key]
+	return c, ok && c.Tokens > 0 && c.Overhead > 0
+}
+
+// KnownCosts are what running m in dtype was found to cost on a GPU by an earlier run, if there was one.
+func KnownCosts(folder, device string, m gpt.Model, dtype trace.DType) (Costs, bool) {
+	return costFileIn(folder, device, true).find(costKey(m, dtype))
+}
+
+// calibrated are the costs of running c's model: remembered, or measured now. A measurement that fails leaves prior.
+func (f costFile) calibrated(c *calibrator, prior Costs) Costs {
+	key := costKey(c.model, c.dtypes.Activation)
+	if known, ok := f.find(key); ok {
+		return known
+	}
+	costs, err := c.Calibrate(prior)
+	if err == nil {
+		_ = f.add(key, costs) // a folder that cannot be written is no reason not to run
+	}
+	return costs
+}
