@@ -19,12 +19,14 @@ import (
 type Result struct {
 	Tokens   int             // an iteration's
 	Iters    []time.Duration // each timed iteration
+	Queue    time.Duration   // of the last one, what the host took to queue its work: longer than an iteration, it holds the GPU up
 	Loss     float64         // of the last one
 	Ops      []Op            // one iteration's ops, grouped, the longest first; empty where not asked for
 	First    time.Duration   // from loading to the end of the first iteration
 	Process  units.Bytes     // what the driver charges the process; 0 where it does not tell
 	Arena    units.Bytes
 	OpsTotal float64 // ms of all ops together
+	Products float64 // ms of matmuls and attention: the floor, with these kernels
 }
 
 // Median is the middle iteration's time.
@@ -72,7 +74,7 @@ func Run(e *cuda.Executor, step *gpt.Step, layout *program.Layout, iters int, op
 		case it >= 2:
 			r.Iters = append(r.Iters, time.Since(begin))
 		}
-		r.Loss = loss
+		r.Loss, r.Queue = loss, b.queue
 	}
 	r.Process, _ = e.ProcessMemory()
 	if !ops {
@@ -106,12 +108,22 @@ type batches struct {
 	e    *cuda.Executor
 	step *gpt.Step
 	rng  *rand.Rand
+
+	queue time.Duration // that the last iteration's sections took to queue
+}
+
+func (b *batches) run(section int, s program.Step) error {
+	began := time.Now()
+	err := b.e.Run(section, s)
+	b.queue += time.Since(began)
+	return err
 }
 
 func (b *batches) iteration(it int) (loss float64, err error) {
 	s, T := b.step, b.step.Model.BlockSize
 	at := program.Step{Seed: 1337, LR: 6e-4, T: it + 1, LossScale: 1}
-	if err := b.e.Run(s.Begin, at); err != nil {
+	b.queue = 0
+	if err := b.run(s.Begin, at); err != nil {
 		return 0, err
 	}
 	zipf := rand.NewZipf(b.rng, 1.1, 4, uint64(s.Model.VocabSize-1))
@@ -132,12 +144,12 @@ func (b *batches) iteration(it int) (loss float64, err error) {
 			return 0, err
 		}
 		at.Sample = uint64(it*s.Shape.Batch + done)
-		if err := b.e.Run(section, at); err != nil {
+		if err := b.run(section, at); err != nil {
 			return 0, err
 		}
 		done += n
 	}
-	if err := b.e.Run(s.Update, at); err != nil {
+	if err := b.run(s.Update, at); err != nil {
 		return 0, err
 	}
 	one := make([]float32, 1)
@@ -165,6 +177,9 @@ func (r *Result) group(step *gpt.Step, times []cuda.OpTime) {
 		o.Count++
 		o.Ms += t.Ms
 		o.Flops += flops(t.Op)
+		if flops(t.Op) > 0 {
+			r.Products += t.Ms
+		}
 		for _, a := range t.Op.Args {
 			if !a.None() {
 				o.Bytes += float64(a.Len) * float64(step.Tensors[a.ID].DType.Size())

@@ -69,10 +69,12 @@ type benchReport struct {
 	TokensPS   float64     `json:"tokens_per_s"`
 	IterMs     float64     `json:"iter_ms"`
 	FirstMs    float64     `json:"first_ms"`
+	QueueMs    float64     `json:"queue_ms"`
 	TFlops     float64     `json:"tflops"`
 	Loss       float64     `json:"loss"`
 	Ops        []bench.Op  `json:"ops"`
 	OpsTotal   float64     `json:"ops_ms"`
+	Products   float64     `json:"products_ms"`
 }
 
 func runBench(io *term.IO, o benchOptions) error {
@@ -105,8 +107,8 @@ func runBench(io *term.IO, o benchOptions) error {
 func newBenchReport(e *cuda.Executor, c *config.Config, s *gpt.Step, l *program.Layout, r *bench.Result) *benchReport {
 	return &benchReport{Device: e.Name, Driver: e.Driver, Blas: e.Blas, Limit: c.Vram, Process: r.Process, Arena: l.Size,
 		MicroBatch: s.Policy.MicroBatch, LossChunk: s.Policy.LossChunk, Recompute: levels(s.Policy.Recompute), Batch: s.Shape.Batch,
-		TokensPS: r.TokensPS(), IterMs: float64(r.Median().Microseconds()) / 1e3, FirstMs: float64(r.First.Microseconds()) / 1e3,
-		TFlops: r.TokensPS() * s.Model.FlopsPerToken() / 1e12, Loss: r.Loss, Ops: r.Ops, OpsTotal: r.OpsTotal}
+		TokensPS: r.TokensPS(), IterMs: float64(r.Median().Microseconds()) / 1e3, FirstMs: float64(r.First.Microseconds()) / 1e3, QueueMs: float64(r.Queue.Microseconds()) / 1e3,
+		TFlops: r.TokensPS() * s.Model.FlopsPerToken() / 1e12, Loss: r.Loss, Ops: r.Ops, OpsTotal: r.OpsTotal, Products: r.Products}
 }
 
 // levels names a recompute list by its runs: "5 x ln, 7 x gelu".
@@ -130,8 +132,8 @@ func (r *benchReport) print(out *term.Stream) error {
 	fmt.Fprintf(out, "%s, CUDA %d.%d, %s\n", r.Device, r.Driver/1000, r.Driver%1000/10, r.Blas)
 	fmt.Fprintf(out, "micro-batch %d of %d, loss chunk %d tokens, recompute %s\n", r.MicroBatch, r.Batch, r.LossChunk, r.Recompute)
 	fmt.Fprintf(out, "arena %v, process %v, limit %v\n", r.Arena, r.Process, r.Limit)
-	fmt.Fprintf(out, "%.0f tokens/s, %.1f ms an iteration, %.0f TFLOP/s; first iteration done after %.1f s; loss %.4f\n",
-		r.TokensPS, r.IterMs, r.TFlops, r.FirstMs/1e3, r.Loss)
+	fmt.Fprintf(out, "%.0f tokens/s, %.1f ms an iteration (queued in %.1f ms), %.0f TFLOP/s; first iteration done after %.1f s; loss %.4f\n",
+		r.TokensPS, r.IterMs, r.QueueMs, r.TFlops, r.FirstMs/1e3, r.Loss)
 	if len(r.Ops) == 0 {
 		return nil
 	}
@@ -145,5 +147,10 @@ func (r *benchReport) print(out *term.Stream) error {
 		t.Add(op.Name, strconv.Itoa(op.Count), fmt.Sprintf("%.3f", op.Ms), fmt.Sprintf("%.1f%%", 100*op.Ms/r.OpsTotal), rate, fmt.Sprintf("%.0f", op.Bytes/op.Ms/1e6))
 	}
 	t.Add("all", "", fmt.Sprintf("%.3f", r.OpsTotal))
-	return out.Table(t)
+	if err := out.Table(t); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "floor: matmuls and attention alone are %.1f ms, %.0f tokens/s; this run reaches %.0f%% of that\n",
+		r.Products, r.TokensPS*r.IterMs/r.Products, 100*r.Products/r.IterMs)
+	return err
 }
