@@ -20,13 +20,14 @@ const (
 	litMemory
 	litChained
 	litEngine
+	litRaised
 	litCount
 )
 
 var structure = [litCount]string{
 	litTraceback: "traceback (most recent call last)", litFrameCode: "--> ", litFrameRich: "❱", litIter: "iter ",
 	litBar: "it/s", litBarSlow: "s/it", litBarTask: "task/s", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
-	litEngine: "_engine.run_backward(",
+	litEngine: "autograd::engine", litRaised: "error: ",
 }
 
 // lexicon is the scanner and what its literals stand for.
@@ -61,6 +62,7 @@ var (
 	ansiExpr   = lazy("\x1b(?:\\[[0-9;:?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\-_])")
 	rankExpr   = lazy(`^(?:[\s>│|]|[\w.-]+: )*(?:\[(?:rank|default)(\d{1,5})\]:?|\[\d+,(\d{1,5})\]<std\w+>:|\([\w ]*rank=(\d{1,5}) pid=\d+\))`)
 	prefixExpr = lazy(`^(?:\s*(?:\[(?:rank|default)\d+\]:?|[\w.-]+: \[rank\d+\]:|\[\d+,\d+\]<std\w+>:|\([\w ]+(?:rank=\d+ )?pid=\d+\)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*Z?|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]|(?:INFO|ERROR|WARNING|CRITICAL)\b[:\s]|[>│|]) ?)+`)
+	raisedExpr = lazy(`^[\w.>\[\]: ]*\b[A-Z]\w*Error: `)
 	bufferExpr = lazy(`empty_strided(?:_cuda)?\(\(([\d, ]+)\), \([\d, ]*\)(?:, device='\w+'[^,]*)?, (?:dtype=)?torch\.(\w+)`)
 )
 
@@ -127,11 +129,14 @@ func (r *Reader) handle(line []byte, seen int) {
 		switch {
 		case h.literal < w.anchors && source:
 		case h.literal < w.anchors:
+			if r.windows < maxFailures {
+				s.lost(r.above)
+			}
 			anchored = r.anchor(line, h, rank, s, anchored)
 		case h.literal < w.notes:
 			r.note(line, h, h.literal-w.anchors)
 		case h.literal < w.calls:
-			framed = framed || plausible(line, h) && s.push(callForms[h.literal-w.notes], string(line[seen:]))
+			framed = framed || plausible(line, h) && s.push(callForms[h.literal-w.notes], string(line[seen:]), r.above)
 		default:
 			r.structural(h.literal-w.calls, line, s)
 		}
@@ -238,9 +243,9 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 			s.code(string(m[1]))
 		}
 	case litEngine:
-		if len(s.frames) == 0 { // the paste began below the call's own line
-			s.frames = s.frames.push(Frame{Func: "run_backward"})
-		}
+		r.engine = true
+	case litRaised:
+		r.raised = r.raised || len(s.frames) > 0 && raisedExpr().Match(line)
 	case litIter:
 		r.iters++
 		r.lastIter = append(r.lastIter[:0], line[:min(len(line), 200)]...)

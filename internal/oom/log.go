@@ -1,27 +1,84 @@
 package oom
 
+import "strings"
+
 // Log is all that a Reader understood.
 type Log struct {
 	Failures []*Failure // in the order of the log
 	Run      Run
 	Lines    int64
+	loose    []Traceback // calls that no message followed
+	engine   bool        // C++ calls of autograd's engine were printed
 }
 
-// Phase is where the run failed: from the calls it was inside of, or from the last thing it showed.
+// Phase is where the run failed. Each piece of evidence fills what the stronger ones before it leave open: the calls the
+// failure came through, the graph's node or the engine it names, the calls of other ranks, the progress shown last, the script
+// on the command line, and the words of the one who reports it.
 func (l *Log) Phase() Phase {
+	s := l.shown().or(told(l.Run.Title))
+	for _, f := range l.Failures {
+		s = s.or(told(f.Message))
+	}
+	if strings.HasPrefix(l.Run.Title, "#") {
+		s = s.or(titled(l.Run.Title))
+	}
+	if l.Run.Progress.Loaded {
+		s = s.or(sight{Init, UnknownPhase}) // and nothing was shown after
+	}
+	return s.phase()
+}
+
+// shown is what the log shows, the words of the one who reports it left out.
+func (l *Log) shown() sight {
 	f := l.Failure()
 	if f == nil {
-		return UnknownPhase
+		return sight{UnknownPhase, UnknownPhase}
 	}
-	switch phase := f.Trace.Phase(); {
-	case phase != UnknownPhase:
-		return phase
-	case l.Run.Progress.Loading:
-		return Load
-	case l.Run.Progress.Evaluating:
-		return Eval
+	s := node(f.Message + " " + f.Below).or(f.Trace.sight())
+	if l.engine {
+		s = s.or(sight{Backward, UnknownPhase})
 	}
-	return UnknownPhase
+	for _, other := range l.Failures {
+		if other.Kind == f.Kind {
+			s = s.or(node(other.Message + " " + other.Below)).or(other.Trace.sight())
+		}
+	}
+	for _, t := range l.loose {
+		s = s.or(t.sight())
+	}
+	s = s.or(l.Run.Progress.sight()).or(Traceback{{Path: l.Run.Script}}.sight())
+	if f.Kind == Host && s.purpose == Forward {
+		s.purpose = scripted // the machine's memory fills up beside the step
+	}
+	return s
+}
+
+// nodeExpr is the operation of TensorFlow's graph that failed.
+var nodeExpr = lazy(`(?:\{\{node |\[\[Node: |\bnode |[Oo]p u?'|\[Op:|op_name="|stack trace for ')([\w./:()-]+)`)
+
+// node is what a graph's operation is for: those of a backward pass are named so, and an optimizer's after it.
+func node(message string) sight {
+	s := sight{UnknownPhase, UnknownPhase}
+	if strings.Contains(message, "compile permanent error") {
+		s.doing = Compile
+	}
+	m := nodeExpr().FindStringSubmatch(message)
+	if m == nil {
+		return s
+	}
+	switch n := read(m[1]); {
+	case n.has(kGrad|kBackward) || strings.Contains(m[1], "transpose(jvp("):
+		s.doing = Backward
+	case n.has(kBuild):
+		s.doing = Init
+	case n.has(kOptim):
+		s.doing = Optimizer
+	case n.has(kLoad):
+		s.doing = Load
+	case !strings.Contains(m[0], "Op:"): // an operation run by itself may be anything's
+		s.doing = Forward
+	}
+	return s
 }
 
 // repeated is the traceback of a failure that says f again, where f is only its title: same wording, no other number.

@@ -100,6 +100,10 @@ func (r *Reader) settle(o *pending) {
 	}
 	f := matchMessage(strings.Join(lines, "\n"), slices.Compact(o.rules))
 	if f == nil {
+		r.unused = o.trace
+		if n := len(r.failures); n > 0 {
+			r.failures[n-1].Below = oneLine(o.text.String())
+		}
 		return
 	}
 	f.Line, f.Trace, f.Facts.Rank = o.line, o.trace, o.rank

@@ -83,6 +83,7 @@ type Failure struct {
 	Message string          // the message as printed, joined to one line
 	Line    int64           // where it starts, from 1
 	Trace   Traceback
+	Below   string  // what followed it
 	Buffer  *Buffer // the tensor the message or the traceback's last line spells out
 }
 

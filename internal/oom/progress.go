@@ -14,10 +14,12 @@ import (
 var (
 	iterExpr = lazy(`\biter (\d+): loss [^,]+, time:? ([\d.]+) ?ms`)
 	barExpr  = lazy(`(\d+)/(\d+) \[[\d:]+<[\d:?]+, *([\d.]+)?(s/it|it/s)?`)
-	// evalBarExpr is a bar that names an evaluation, or mmcv's that only evaluation draws, and has not reached its end.
-	evalBarExpr = lazy(`(?i)\b(valid\w*|eval\w*|val|test\w*)\b[^%|]{0,40}:\s*\d{1,2}%|\[>* +\] \d+/\d+, [\d.]+ task/s`)
-	dictExpr    = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
-	memoryExpr  = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
+	// labelExpr is a bar under way and the name before it; taskExpr is mmcv's, which only evaluation draws.
+	labelExpr  = lazy(`^[^%|]{0,80}?\b\d{1,2}%`)
+	fullExpr   = lazy(`(?i)^[^%|]{0,20}\bloading [^%|]{0,60}\b100%`)
+	taskExpr   = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s`)
+	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
+	memoryExpr = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )
 
 // due reports whether the nth line of its kind is read.
@@ -33,6 +35,45 @@ func (p *Progress) iteration(line string) {
 			p.StepTime = ms / 1e3
 		}
 	}
+}
+
+// sight is what the progress shows.
+func (p *Progress) sight() sight {
+	for _, phase := range []Phase{p.Bar, p.Status} {
+		switch phase {
+		case Forward, Eval, Sample:
+			return sight{UnknownPhase, phase}
+		case "":
+		default:
+			return sight{phase, UnknownPhase}
+		}
+	}
+	return sight{UnknownPhase, UnknownPhase}
+}
+
+// barPhase is what a progress bar is of, "" where it does not say or is full.
+func barPhase(line string) Phase {
+	if taskExpr().MatchString(line) {
+		return Eval
+	}
+	return activity(read(labelExpr().FindString(line)))
+}
+
+// activity is what a label or a status line says is going on.
+func activity(n ident) Phase {
+	switch {
+	case n.has(kLoad) && n.has(kFile|kModel|kPerhaps) && !n.has(kData):
+		return Load
+	case n.has(kEval):
+		return Eval
+	case n.has(kTrain | kEpoch):
+		return Forward
+	case n.has(kSample | kServe):
+		return Sample
+	case n.has(kCompile):
+		return Compile
+	}
+	return ""
 }
 
 // bar takes a tqdm progress bar, loading bars excepted.

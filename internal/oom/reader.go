@@ -3,6 +3,9 @@ package oom
 import (
 	"bytes"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 )
 
 // Limits that bound what a Reader keeps, whatever it is fed.
@@ -23,6 +26,8 @@ type Reader struct {
 	windows  int
 
 	line    []byte // the unfinished line
+	above   []byte // the beginning of the one before it
+	title   string // the first one
 	seen    int    // how much of it an earlier piece showed already
 	scratch []byte
 	hits    []hit
@@ -33,8 +38,11 @@ type Reader struct {
 	former   *Reader // the run before this one in the same log
 	open     *pending
 	stacks   map[int]*stack
-	noted    []int // how often each note was tried: a word that stands on every line is not read for ever
-	config   int   // lines of a printed config file still expected
+	noted    []int     // how often each note was tried: a word that stands on every line is not read for ever
+	unused   Traceback // the calls above a message that was none
+	raised   bool      // an exception was printed
+	engine   bool      // autograd's C++ engine was among the calls
+	config   int       // lines of a printed config file still expected
 	iters    int64
 	bars     int64
 	lastIter []byte
@@ -128,6 +136,12 @@ func (r *Reader) endLine(counted bool) {
 	if counted {
 		r.lines++
 	}
+	if n := len(r.line); n > 0 && r.line[n-1] != '^' && r.line[n-1] != '~' && len(bytes.TrimSpace(r.line)) > 0 { // such only point at the line above
+		r.above = append(r.above[:0], r.line[:min(n, maxCode)]...)
+		if r.title == "" {
+			r.title = string(bytes.TrimSpace(r.above))
+		}
+	}
 	r.line, r.seen = r.line[:0], 0
 }
 
@@ -140,32 +154,55 @@ func (r *Reader) Finish() *Log {
 	}
 	r.run.Progress.iteration(string(r.lastIter))
 	r.run.Progress.bar(string(r.lastBar))
-	if bytes.Contains(r.lastBar, []byte("checkpoint shards")) && !bytes.Contains(r.lastBar, []byte("100%")) {
-		r.run.Progress.Loading = true
-	}
-	r.run.Progress.Evaluating = evalBarExpr().Match(r.lastBar)
+	r.run.Progress.Bar = barPhase(string(r.lastBar))
+	r.run.Progress.Loaded = r.run.Progress.Bar == "" && fullExpr().Match(r.lastBar)
 	r.run.Progress.memory(string(r.lastMem))
 	if len(r.failures) == 0 && r.former != nil {
 		return &Log{Failures: r.former.failures, Run: r.former.run, Lines: r.lines}
 	}
-	l := &Log{Failures: r.failures, Run: r.run, Lines: r.lines}
+	r.run.Title = r.title
+	if len(r.failures) == 0 && !r.raised {
+		r.failures = announced(r.title, r.loose())
+	}
+	l := &Log{Failures: r.failures, Run: r.run, Lines: r.lines, loose: r.loose(), engine: r.engine}
 	if f := l.Failure(); f != nil && len(f.Trace) == 0 {
-		f.Trace = r.orphans() // error reports print the stack below the message
-		if f.Trace == nil {
+		if len(l.loose) > 0 {
+			f.Trace = l.loose[0] // error reports print the stack below the message
+		} else {
 			f.Trace = l.repeated(f)
 		}
 	}
 	return l
 }
 
-// orphans are calls that no message followed.
-func (r *Reader) orphans() Traceback {
-	for _, s := range r.stacks {
-		if len(s.frames) > 0 && !s.spent {
-			return s.frames
+// titleExpr is a memory failure as people write it.
+var titleExpr = lazy(`(?i)out[ _-]?of[ _-]?(?:the )?(?:\w+ )?mem+ory|\boom\b`)
+
+// announced is the failure that a report's title names, where its message is cut off or left out.
+func announced(title string, calls []Traceback) []*Failure {
+	if len(calls) == 0 && !strings.HasPrefix(title, "# ") || !titleExpr().MatchString(title) {
+		return nil
+	}
+	f := &Failure{Dialect: "title", Kind: Device, Message: title, Line: 1}
+	if len(calls) > 0 {
+		f.Trace = calls[0]
+	}
+	f.Facts.Framework = voice(f)
+	return []*Failure{f}
+}
+
+// loose are calls that no message followed, of the lowest rank first.
+func (r *Reader) loose() []Traceback {
+	var all []Traceback
+	for _, rank := range slices.Sorted(maps.Keys(r.stacks)) {
+		if s := r.stacks[rank]; len(s.frames) > 0 && !s.spent {
+			all = append(all, s.frames)
 		}
 	}
-	return nil
+	if len(r.unused) > 0 {
+		all = append(all, r.unused)
+	}
+	return all
 }
 
 // Failed reports whether a memory failure was seen so far.

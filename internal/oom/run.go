@@ -1,6 +1,7 @@
 package oom
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -24,20 +25,23 @@ type Run struct {
 	AllocConf  string            // PYTORCH_CUDA_ALLOC_CONF as set on the command line, not as advised
 	Torch      string            // version
 	GPUName    string
-	Ranks      int  // processes, where the log shows more than one
-	Told       Told // what the one who reports it says
+	Ranks      int    // processes, where the log shows more than one
+	Told       Told   // what the one who reports it says
+	Title      string // the log's first line, where people write what it is about
+	Script     string // the first script on a command line
 	optimizing bool
 	Progress   Progress
 }
 
 // Progress is how far the run had come.
 type Progress struct {
-	Steps      int64   // steps that went well: iteration lines, or the count in the last progress bar
-	StepTime   float64 // seconds an iteration, from the last line that says
-	Loading    bool    // the last progress bar was of a model being loaded, or the program said that failed
-	Evaluating bool    // it was of an evaluation under way
-	Memory     []units.Bytes
-	memories   int64
+	Steps    int64   // steps that went well: iteration lines, or the count in the last progress bar
+	StepTime float64 // seconds an iteration, from the last line that says
+	Bar      Phase   // what the last progress bar was of, where it names it and had not reached its end; Forward is training
+	Loaded   bool    // the last progress bar was of a model that was loaded in full
+	Status   Phase   // what the program said last that it was doing
+	Memory   []units.Bytes
+	memories int64
 }
 
 // Rising reports whether the printed memory use grew all the way, as a leak does.
@@ -70,6 +74,11 @@ func set(key string) func(*Run, []string) {
 func flag(get func(*Run) *bool) func(*Run, []string) {
 	return func(r *Run, _ []string) { *get(r) = true }
 }
+
+// statusExpr is a line that begins with what the program is about to do.
+const statusExpr = `(?i)^[\s*#=>-]*((?:evaluating|validating|loading|generating|sampling|testing|running (?:validation|evaluation|inference|prediction|test))\b[^\n%|]{0,60})$|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`
+
+func status(r *Run, m []string) { r.Progress.Status = activity(read(m[1] + m[2] + m[3])) }
 
 // smiExpr is a card's row in nvidia-smi's table.
 const smiExpr = `\|\s+\d+\s+((?:NVIDIA |GeForce |Tesla |Quadro )[\w -]+?)\s+(?:On|Off|WDDM|TCC)\b`
@@ -118,7 +127,8 @@ var notes = []note{
 	{"geforce", smiExpr, smiName, false}, {"tesla", smiExpr, smiName, false}, {"nvidia a", smiExpr, smiName, false}, {"nvidia h", smiExpr, smiName, false},
 	{"cuda:0 (", `CUDA:0 \(([^,)]+)`, func(r *Run, m []string) { r.GPUName = m[1] }, false},
 	{"train loss ", `step \d+: train loss`, func(r *Run, _ []string) { r.Trainer = "nanogpt" }, false},
-	{"model failed to load", `(?m)^\s*Stable diffusion model failed to load`, func(r *Run, _ []string) { r.Progress.Loading = true }, false},
+	{"error loading model", `error loading model`, func(r *Run, _ []string) { r.Progress.Status = Load }, false},
+	{"model failed to load", `(?m)^\s*Stable diffusion model failed to load`, func(r *Run, _ []string) { r.Progress.Status = Load }, false},
 	{"memory leak", `(?i)memory leak`, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"increas", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"grow", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
@@ -127,6 +137,10 @@ var notes = []note{
 	{"validat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"evaluat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
+	{"error recorded from", statusExpr, status, false}, {"marked as finished", statusExpr, status, false},
+	{"evaluating", statusExpr, status, false}, {"validating", statusExpr, status, false}, {"loading", statusExpr, status, false},
+	{"running ", statusExpr, status, false}, {"generating", statusExpr, status, false}, {"sampling", statusExpr, status, false}, {"testing", statusExpr, status, false},
+	{".py", `(?m)(?:python[\d.]*|torchrun|launch|deepspeed)\b[^\n]*?\s(\S+\.py)\b`, func(r *Run, m []string) { r.Script = cmp.Or(r.Script, m[1]) }, false},
 	{"train.py ", `(?m)(?:python[\d.]*|torchrun|accelerate launch|deepspeed)\b[^\n]*?\S*train\S*\.py( [^\n]*)?$`, func(r *Run, m []string) { r.command(m[0], m[1]) }, false},
 }
 

@@ -1,6 +1,9 @@
 package oom
 
-import "strings"
+import (
+	"bytes"
+	"strings"
+)
 
 // stack is the traceback one rank is printing.
 type stack struct {
@@ -9,8 +12,8 @@ type stack struct {
 	spent    bool // its exception was printed: the next call starts another traceback
 }
 
-// push adds the calls printed in a line.
-func (s *stack) push(form callForm, line string) bool {
+// push adds the calls printed in a line; above is the line above it.
+func (s *stack) push(form callForm, line string, above []byte) bool {
 	frames := form.calls(line)
 	if len(frames) == 0 {
 		return false
@@ -18,6 +21,7 @@ func (s *stack) push(form callForm, line string) bool {
 	if s.spent {
 		*s = stack{}
 	}
+	s.lost(above)
 	for _, f := range frames {
 		s.frames = s.frames.push(f)
 	}
@@ -28,12 +32,28 @@ func (s *stack) push(form callForm, line string) bool {
 // code keeps the source line under a call.
 func (s *stack) code(line string) {
 	line = strings.TrimSpace(string(stripPrefix([]byte(line))))
-	if line == "" || strings.Trim(line, "^~ ") == "" || len(s.frames) == 0 {
+	if line == "" || strings.Trim(line, "^~ ") == "" || len(s.frames) == 0 || contextExpr().MatchString(line) {
 		return
 	}
 	s.wantCode = false
 	if f := &s.frames[len(s.frames)-1]; f.Code == "" {
 		f.Code = line[:min(len(line), maxCode)]
+	}
+}
+
+// contextExpr is a source line around the failing one, as notebooks number them.
+var contextExpr = lazy(`^\d+(?:\s|│|$)`)
+
+// lostExpr is a line of code: what is left of a call whose own line was cut off.
+var lostExpr = lazy(`^\s*(?:\w{5,6} )?[\w.\[\]'", ]*(?:= *)?[\w.\[\]'"]+\((?:.*\))?,?\s*(?:#.*)?$`)
+
+// lost keeps the line above the first call, where it is the source line of an outer one.
+func (s *stack) lost(line []byte) {
+	if len(s.frames) > 0 || s.spent || len(line) == maxCode || bytes.IndexByte(line, '(') < 0 {
+		return
+	}
+	if line = stripPrefix(line); lostExpr().Match(line) {
+		s.frames = s.frames.push(Frame{Code: strings.TrimSpace(string(line))})
 	}
 }
 

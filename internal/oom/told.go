@@ -26,6 +26,30 @@ const (
 	evalTalkExpr = `(?i)(?:memory|oom|error|crash\w*|fails?)\b[^\n]{0,80}\b(?:during|in|on|at|when|while|for)(?: the| doing| running| i run)* (?:evaluat|validat)|\b(?:during|in|when|while)(?: the| doing| running| i run)* (?:evaluat|validat)[^\n]{0,80}(?:memory|oom|error|crash)`
 )
 
+// toldExpr is a sentence's words for the failure and the phrase beside them that says when it happens.
+var toldExpr = lazy(`(?i)(?:out[ _-]*of[ _-]*mem+ory|\boom\b|\bmemory (?:error|leak|issue|problem|usage)|\bcrash\w*|\bkilled\b)[^.\n]{0,40}?\b(?:during|when|while|in|on|at|upon|for|before|doing|running)\b((?:[^\w.\n]+\w+){1,5})|\b(?:during|when|while|in)\b((?:[^\w.\n]+\w+){1,5})[^.\n]{0,40}?(?:out[ _-]*of[ _-]*mem+ory|\boom\b)`)
+
+// told is the phase that a sentence about the failure names.
+func told(text string) sight {
+	if m := toldExpr().FindStringSubmatch(text); m != nil {
+		return titled(m[1] + m[2])
+	}
+	return sight{UnknownPhase, UnknownPhase}
+}
+
+// titled is the phase that the words of a title name.
+func titled(title string) sight {
+	n := read(title)
+	if phase := doing(n, n); phase != UnknownPhase && (phase != Init || n.has(kBuild)) && !n.has(kTrain) {
+		return sight{phase, UnknownPhase}
+	}
+	p := Progress{Status: activity(n)}
+	if p.Status == Forward {
+		p.Status = ""
+	}
+	return p.sight()
+}
+
 // voices name the framework where the wording itself does not: a library's error, raised through one of them.
 var voices = []struct {
 	framework Name

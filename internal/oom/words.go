@@ -1,0 +1,195 @@
+package oom
+
+import (
+	"strings"
+	"sync"
+	"unicode"
+)
+
+// kind is what the words of an identifier speak of: a set.
+type kind uint64
+
+const (
+	kTrain kind = 1 << iota
+	kEval
+	kSample   // output for its own sake: generation, inference, serving
+	kPerhaps  // may be that: a decoder decodes in training too
+	kEpoch    // training, unless something says otherwise
+	kForward  // a forward pass
+	kBackward // a backward pass
+	kLoss
+	kGrad
+	kStep  // what an optimizer does
+	kOptim // an optimizer, or what holds one
+	kClip
+	kLoad
+	kFrom
+	kFile  // what is loaded from a file
+	kModel // a model, or what holds one
+	kLayer // a part of one
+	kBuild
+	kMake // builds a model, and other things
+	kWarm // tries a model before it is used
+	kMove // to a device or another type
+	kCompile
+	kCompiler
+	kRun   // does what its subject says
+	kData  // feeds the model: what is built or loaded there is no model
+	kAfter // when something is over
+	kSet
+	kWrapper // runs what was made before
+	kClosure // a training step handed to an optimizer
+	kServe   // a server, a page, or a library that only asks models
+	kPage    // a script that people talk to
+	kTorch
+)
+
+// vocabulary is the one table of words. A word stands for its plural too; what ends in "*" is the beginning of a word.
+var vocabulary = map[kind]string{
+	kTrain:    "train training fit finetune finetuning tune pretrain pretraining learn train* finetun* pretraining*",
+	kEval:     "eval val valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl metric benchmarking eval* validat* test*",
+	kSample:   "generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout conversation generat* infer* predict* transcri* synthes* denois* ksampler",
+	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve export detection recognition reconstruct reconstruction restoration visualize",
+	kEpoch:    "epoch",
+	kForward:  "forward",
+	kBackward: "backward backprop vjp",
+	kLoss:     "loss losses criterion",
+	kGrad:     "grad gradient",
+	kStep:     "step update",
+	kOptim:    "optimizer optim opt optimiser scaler deepspeed adam adamw sgd lamb lars lion adafactor adagrad rmsprop radam prodigy muon shampoo novograd adan adam8bit adamw8bit bitsandbytes lbfgs optim* adamw* adam*",
+	kClip:     "clip unscale",
+	kLoad:     "load restore resume deserialize load* reload",
+	kFrom:     "from",
+	kFile:     "pretrained checkpoint ckpt weight state dict shard serialization safetensor safetensors single file lora adapter statedict ckpt* checkpoint*",
+	kModel:    "model net network module unet vae encoder decoder transformer generator discriminator llm engine backbone ddp fsdp deepspeed megatron embedder critic actor policy teacher student gan detector accelerator",
+	kLayer:    "model net network module unet vae encoder decoder transformer backbone layer block attention embedding resnet modeling",
+	kBuild:    "init initialize initialise initialization initializer build setup construct wrap",
+	kMake:     "create make prepare place dispatch define instantiate new",
+	kWarm:     "profile dummy warmup capture",
+	kMove:     "to cuda half float bfloat16 double apply convert xpu npu type",
+	kCompile:  "compile compiler codegen autotune benchmark bench lowering autotun*",
+	kCompiler: "inductor dynamo triton xla compiler functorch jax autotuner aot",
+	kRun:      "run start call main advance execute iter loop __call__ do",
+	kData:     "dataloader dataset loader collate sampler getitem fetch worker",
+	kAfter:    "after end finish",
+	kSet:      "set assign",
+	kWrapper:  "wrapper fn",
+	kClosure:  "closure",
+	kServe:    "gradio fastapi uvicorn flask streamlit starlette aiohttp celery cog langchain vllm sglang lmdeploy",
+	kPage:     "app api cli",
+	kTorch:    "torch th",
+}
+
+// nouns are words that a stem would take for something they are not.
+const nouns = "trainer trained trainable generator detector validity inferred"
+
+// idioms are frameworks' own names that their words do not tell.
+var idioms = map[kind]string{
+	kBuild | kModel: "get_model",
+	kEval:           "estimate_loss prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
+}
+
+// dictionary is the vocabulary as it is looked up.
+type dictionary struct {
+	word  map[string]kind
+	stem  map[string]kind
+	idiom map[string]kind
+}
+
+var dict = sync.OnceValue(func() dictionary {
+	d := dictionary{map[string]kind{}, map[string]kind{}, map[string]kind{}}
+	for _, n := range strings.Fields(nouns) {
+		d.word[n] = 0
+	}
+	for k, words := range vocabulary {
+		for _, w := range strings.Fields(words) {
+			if stem, ok := strings.CutSuffix(w, "*"); ok {
+				d.stem[stem] |= k
+			} else {
+				d.word[w] |= k
+			}
+		}
+	}
+	for k, names := range idioms {
+		for _, n := range strings.Fields(names) {
+			d.idiom[n] = k
+		}
+	}
+	return d
+})
+
+// kindOf looks one word up: itself, its singular, or else the longest stem it begins with.
+func (d dictionary) kindOf(w string) kind {
+	if k, ok := d.word[w]; ok {
+		return k
+	}
+	if k, ok := d.word[strings.TrimSuffix(w, "s")]; ok {
+		return k
+	}
+	for n := len(w) - 1; n >= 4; n-- {
+		if k, ok := d.stem[w[:n]]; ok {
+			return k
+		}
+	}
+	return 0
+}
+
+// ident is an identifier seen as its words.
+type ident struct {
+	words []string
+	kind  kind // of all of them together
+}
+
+func (n ident) has(k kind) bool { return n.kind&k != 0 }
+
+// alone reports whether k is all that the name says.
+func (n ident) alone(k kind) bool {
+	for _, w := range n.words {
+		if dict().kindOf(w)&(k|kRun) == 0 {
+			return false
+		}
+	}
+	return n.kind&k != 0
+}
+
+// read splits what people write as one word: snake_case, CamelCase, dots and slashes, numbers at the end.
+func read(identifier string) ident {
+	var n ident
+	d := dict()
+	if k, ok := d.idiom[identifier]; ok {
+		return ident{[]string{identifier}, k}
+	}
+	for _, part := range strings.FieldsFunc(identifier, func(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsDigit(c) }) {
+		for _, w := range humps(part) {
+			w = strings.ToLower(w)
+			if bare := strings.TrimRight(w, "0123456789"); d.word[w] == 0 && bare != "" {
+				w = bare
+			}
+			if len(w) > 1 { // netD is a net
+				n.words = append(n.words, w)
+				n.kind |= d.kindOf(w)
+			}
+		}
+	}
+	return n
+}
+
+// humps splits CamelCase: HTTPServer is HTTP and Server.
+func humps(s string) []string {
+	var words []string
+	runes := []rune(s)
+	start := 0
+	for i := 1; i < len(runes); i++ {
+		up := unicode.IsUpper(runes[i])
+		if up && !unicode.IsUpper(runes[i-1]) || up && i+1 < len(runes) && unicode.IsLower(runes[i+1]) {
+			words = append(words, string(runes[start:i]))
+			start = i
+		}
+	}
+	return append(words, string(runes[start:]))
+}
+
+// ends reports whether the last word is of kind k: a model's inputs are no model.
+func (n ident) ends(k kind) bool {
+	return len(n.words) > 0 && dict().kindOf(n.words[len(n.words)-1])&k != 0
+}
