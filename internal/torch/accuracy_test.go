@@ -74,12 +74,6 @@ func (f *figure) most() float64 {
 	return worst
 }
 
-// timed are runs in which Inductor's own timing chose otherwise than it does at the sizes people train: they are shown,
-// and not counted.
-var timed = map[string]string{
-	"c_small_hs160": "lm_head's weight gradient is left unpadded, so there is one copy of the logits' gradient less",
-}
-
 // Predictions stay within the bounds over every measured run, and docs/accuracy.md shows their errors as they are.
 func TestAccuracy(t *testing.T) {
 	figures := []*figure{
@@ -93,7 +87,6 @@ func TestAccuracy(t *testing.T) {
 	under := 0
 	for _, run := range measuredRuns(t) {
 		p := predict(t, &run)
-		why, skip := timed[run.Name]
 		fmt.Fprintf(&rows, "| %s |", run.Name)
 		for i, f := range figures {
 			if p.want[i] == 0 {
@@ -101,12 +94,10 @@ func TestAccuracy(t *testing.T) {
 				continue
 			}
 			e := float64(p.got[i])/float64(p.want[i]) - 1
-			if !skip {
-				f.add(run.Name, e)
-			}
+			f.add(run.Name, e)
 			fmt.Fprintf(&rows, " %s |", percent(e))
 		}
-		fmt.Fprintf(&rows, " %s |\n", why)
+		rows.WriteString("\n")
 		if p.want[4] > p.got[4]+int64(p.margin) {
 			under++
 			t.Errorf("%s takes %v, more than the predicted %v and its margin %v", run.Name, units.Bytes(p.want[4]), units.Bytes(p.got[4]), p.margin)
@@ -122,7 +113,7 @@ func TestAccuracy(t *testing.T) {
 		}
 	}
 	fmt.Fprintf(&table, "\nUnder-estimates of process memory beyond the printed margin: %d.\n\n", under)
-	table.WriteString("Errors of each run in per cent, predicted against measured:\n\n| run | eval | first_step | step | reserved | process | |\n| --- | --- | --- | --- | --- | --- | --- |\n")
+	table.WriteString("Errors of each run in per cent, predicted against measured:\n\n| run | eval | first_step | step | reserved | process |\n| --- | --- | --- | --- | --- | --- |\n")
 	table.WriteString(rows.String())
 	t.Log("\n" + table.String())
 	checkDocs(t, table.String())

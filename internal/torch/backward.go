@@ -130,7 +130,7 @@ func (g *backward) linearGrad(i int, l linear, dy, kept ref, half, cast site) re
 		dx = g.in(i, half)
 		dW = g.birth(weight)
 		db = g.birth(bias)
-		g.kernels.columnSum(g.activations, g.N(), int(l.bias.numel))
+		g.kernels.columnSum(g.builder, g.N(), int(l.bias.numel))
 		g.free(dy, kept, l.weight.cast)
 	}
 	if cast != half {

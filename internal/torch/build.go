@@ -43,10 +43,11 @@ func build(cfg config.Config, opt Options, n passes) (*trace.Trace, error) {
 		e.eval = newActivations(b, dEval, m.NLayer)
 		e.evalIn = inputs(b, dEval)
 	}
+	resumed := opt.Resume || cfg.InitFrom == "resume"
+	e.kernels.warm, e.kernels.unpadded = resumed, opt.Unpadded
 	if cfg.Compile {
 		e.compile(m)
 	}
-	resumed := opt.Resume || cfg.InitFrom == "resume"
 	if resumed {
 		b.phase("resume", 50*layers)
 		e.load()

@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -56,8 +57,8 @@ func (s *runSummary) settings(t testing.TB) (config.Config, Options, AllocConf, 
 // life is one event of a trace or of a recording, comparable with the other: what was allocated, or the allocation,
 // by its number, that was freed.
 type life struct {
-	size  int64 // of an allocation
-	frees int   // the number of the allocation that ends, or -1
+	size  int64
+	frees int // the number of the allocation that ends, or -1
 	what  string
 }
 
@@ -68,39 +69,51 @@ func (l life) String() string {
 	return fmt.Sprintf("allocation of %d bytes, %s", l.size, l.what)
 }
 
-func (r *recording) lives() []life {
+// earlier is the number of what was allocated before the phase in question.
+const earlier = 1 << 30
+
+// lives are the events of a phase, or with "" of the whole run.
+func (r *recording) lives(phase string) []life {
 	var out []life
 	number := map[int64]int{}
-	what := map[int]string{}
+	what := map[int]string{earlier: "born earlier"}
 	n := 0
 	for _, e := range r.events {
-		switch e.action {
-		case "alloc":
+		within := phase == "" || e.phase == phase
+		switch {
+		case e.action == "alloc" && !within:
+			number[e.addr] = earlier
+		case e.action == "alloc":
 			number[e.addr] = n
 			what[n] = e.phase + ": " + r.stacks[e.stack]
 			out = append(out, life{e.size, -1, what[n]})
 			n++
-		case "free_completed":
-			out = append(out, life{0, number[e.addr], what[number[e.addr]]})
+		case e.action == "free_completed" && within:
+			out = append(out, life{e.size, number[e.addr], what[number[e.addr]]})
 		}
 	}
 	return normal(out)
 }
 
-func lives(tr *trace.Trace) []life {
+func lives(tr *trace.Trace, phase string) []life {
 	var out []life
 	number := make([]int, len(tr.Tensors))
 	n := 0
 	for _, p := range tr.Phases {
+		within := phase == "" || p.Name == phase
 		for _, e := range p.Events {
-			name := p.Name + ": " + tr.Tensors[e.Tensor].Name
-			if e.Free {
-				out = append(out, life{0, number[e.Tensor], name})
-				continue
+			name, size := p.Name+": "+tr.Tensors[e.Tensor].Name, int64(tr.Tensors[e.Tensor].Bytes)
+			switch {
+			case e.Free && within:
+				out = append(out, life{size, number[e.Tensor], name})
+			case e.Free:
+			case within:
+				number[e.Tensor] = n
+				out = append(out, life{size, -1, name})
+				n++
+			default:
+				number[e.Tensor] = earlier
 			}
-			number[e.Tensor] = n
-			out = append(out, life{int64(tr.Tensors[e.Tensor].Bytes), -1, name})
-			n++
 		}
 	}
 	return normal(out)
@@ -113,7 +126,7 @@ func normal(all []life) []life {
 		for j < len(all) && all[j].frees >= 0 {
 			j++
 		}
-		slices.SortFunc(all[i:j], func(a, b life) int { return a.frees - b.frees })
+		slices.SortFunc(all[i:j], func(a, b life) int { return cmp.Or(a.frees-b.frees, int(default512(a.size)-default512(b.size))) })
 		i = max(j, i+1)
 	}
 	return all
@@ -135,19 +148,35 @@ func firstDifference(ours, theirs []life) (int, string) {
 // default512 is the block that a request takes: two requests of one block are the same to memory.
 func default512(bytes int64) int64 { return (bytes + minBlock - 1) / minBlock * minBlock }
 
-// Every eager run's trace equals its recording, event by event.
+// other are recorded runs whose compiled step the trace does not know event by event, and why.
+var other = map[string]string{
+	"c_char":        "the timing of 65 columns, which is one of launches, left lm_head unpadded",
+	"c_small_all16": "the timing of 65 columns, which is one of launches, left lm_head unpadded",
+	"c_small_hs36":  "the timing of products 180 wide padded some of them",
+	"c_char128":     "of several dead buffers of one size, Inductor takes the first by name",
+	"c_small_ddp":   "DDP cuts the graph at its buckets",
+}
+
+// Every run's trace equals its recording, event by event: an eager one's whole, a compiled one's steps after the first,
+// in which kernels are no longer timed.
 func TestTraceEqualsRecording(t *testing.T) {
 	for _, r := range recordings(t) {
 		t.Run(r.name, func(t *testing.T) {
 			cfg, opt, _, n := r.summary.settings(t)
-			if cfg.Compile || strings.HasSuffix(r.name, "_save") {
+			phase := ""
+			switch {
+			case other[r.name] != "":
+				t.Skip(other[r.name])
+			case cfg.Compile:
+				phase = "step"
+			case strings.HasSuffix(r.name, "_save"):
 				t.Skip("has a later evaluation, which the trace leaves out")
 			}
 			tr, err := build(cfg, opt, n)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if at, diff := firstDifference(lives(tr), r.lives()); at >= 0 {
+			if at, diff := firstDifference(lives(tr, phase), r.lives(phase)); at >= 0 {
 				t.Error(diff)
 			}
 		})

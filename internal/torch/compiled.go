@@ -2,6 +2,7 @@ package torch
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/trace"
@@ -47,6 +48,7 @@ type stream struct {
 	base  gid   // the value, or noBuf while it is read from the embeddings
 	parts []gid // what has been added since
 	masks []gid // dropout's masks that the next kernel draws
+	seeds gid   // what it draws them from
 	reads int   // buffers that the sum is computed from
 }
 
@@ -87,39 +89,55 @@ func (c *compiler) forward() *compiledForward {
 	return f
 }
 
-// embed reads the embeddings. In training they are kept: the first layernorm is computed again from them.
+// again says whether backward computes the first layernorm again from the embeddings, which are then kept. A batch of
+// one keeps its normalized value as every other layernorm does: the two embeddings would take twice as much.
+func (f *compiledForward) again() bool { return f.train && f.B > 1 }
+
+// embed reads the embeddings.
 func (f *compiledForward) embed() *stream {
-	s := &stream{base: noBuf, reads: 3} // tokens, wte, wpe
+	s := &stream{base: noBuf, seeds: noBuf, reads: 3} // tokens, wte, wpe
 	if !f.train {
 		return s
 	}
 	f.pos = f.kept(-1, "pos", trace.Int64, f.T)
 	f.add(gnode{name: "arange", outs: []gid{f.pos}})
-	f.posEmb = f.kept(-1, "pos_emb", trace.Float32, f.T, f.C)
-	f.add(gnode{name: "pos_emb", outs: []gid{f.posEmb}})
-	f.tokEmb = f.kept(-1, "tok_emb", trace.Float32, f.B, f.T, f.C)
-	s.parts = []gid{f.tokEmb, f.posEmb}
-	s.reads = 2
+	if f.again() {
+		f.posEmb = f.kept(-1, "pos_emb", trace.Float32, f.T, f.C)
+		f.add(gnode{name: "pos_emb", outs: []gid{f.posEmb}})
+		f.tokEmb = f.kept(-1, "tok_emb", trace.Float32, f.B, f.T, f.C)
+		s.parts = []gid{f.tokEmb, f.posEmb}
+		s.reads = 2
+	}
 	if f.dropout {
+		s.seeds = f.temp("dropout.seeds", trace.Int64, 1+2*f.model.NLayer)
+		f.add(gnode{outs: []gid{s.seeds}})
 		f.embMask = f.kept(-1, "drop.mask", trace.Bool, f.B, f.T, f.C)
 		s.masks = append(s.masks, f.embMask)
-		s.reads = 3
+		s.reads++
 	}
 	return s
 }
 
+// row is a float32 for each token.
+func (d dims) row() int64 { return int64(4 * d.N()) }
+
 // norm is a layernorm fused with the additions before it. It writes its output in half precision; in training also the
 // normalized value and a scale for backward; and the stream itself, once that is made of too many parts.
 func (f *compiledForward) norm(layer int, name string, s *stream, last bool) compiledNorm {
-	node := gnode{ins: append([]gid(nil), s.parts...)}
+	node := gnode{inner: 3 * f.row()} // mean, variance and count, as Welford's algorithm has them
 	if s.base != noBuf {
 		node.ins = append(node.ins, s.base)
 	}
-	node.onto = node.ins
+	node.ins = append(node.ins, s.parts...)
+	sum := slices.Clone(node.ins)
+	if len(s.masks) > 0 { // a mask is a random number compared
+		node.ins = append(node.ins, s.seeds)
+		node.inner += int64(len(s.masks)) * int64(f.C) * f.row()
+	}
 	node.outs = append(node.outs, s.masks...)
 	s.masks = nil
 	var n compiledNorm
-	first := f.train && layer == 0 && name == "ln_1"
+	first := f.again() && layer == 0 && name == "ln_1"
 	realize := s.reads > readsThreshold && !last
 	if realize {
 		base := f.temp("x", trace.Float32, f.B, f.T, f.C)
@@ -130,13 +148,23 @@ func (f *compiledForward) norm(layer int, name string, s *stream, last bool) com
 	case first:
 		f.mean = f.kept(0, "ln_1.mean", trace.Float32, f.B, f.T)
 		f.rstd = f.kept(0, "ln_1.rstd", trace.Float32, f.B, f.T)
+		node.ins = slices.DeleteFunc(slices.Clone(node.ins), func(id gid) bool { return id == f.tokEmb })
 		node.outs = append(node.outs, f.tokEmb, f.mean, f.rstd)
+		node.inner -= f.row()
 	case f.train:
 		n.xhat = f.kept(layer, name+".normalized", trace.Float32, f.B, f.T, f.C)
 		node.outs = append(node.outs, n.xhat)
 	}
 	n.half = f.kept(layer, name, f.half, f.B, f.T, f.C)
 	node.outs = append(node.outs, n.half)
+	switch { // the value that reads the stream's parts may take over the memory of one
+	case realize:
+		node.heirs = []heir{{s.base, sum}}
+	case f.train && !first:
+		node.heirs = []heir{{n.xhat, sum}}
+	case !f.train:
+		node.heirs = []heir{{n.half, sum}}
+	}
 	if f.train && !first {
 		n.scale = f.kept(layer, name+".rstd", trace.Float32, f.B, f.T)
 		node.outs = append(node.outs, n.scale)
@@ -186,7 +214,7 @@ func (f *compiledForward) attention(i int, s *stream) {
 func (f *compiledForward) attend(i int) {
 	l := &f.layers[i]
 	l.seed, l.offset, l.lse = noBuf, noBuf, noBuf
-	node := gnode{ins: []gid{l.qkv}}
+	node := gnode{call: true, ins: []gid{l.qkv}}
 	lib := func(id gid) gid {
 		f.bufs[id].library = true
 		node.outs = append(node.outs, id)
@@ -196,15 +224,21 @@ func (f *compiledForward) attend(i int) {
 	if kind == cudnnAttention {
 		l.seed = lib(f.kept(i, "attn.philox_seed", trace.Int64))
 		l.offset = lib(f.kept(i, "attn.philox_offset", trace.Int64))
-		node.scratch = []trace.Tensor{tensor("attn.workspace", trace.Workspace, trace.UInt8, 256)}
+		node.scratch = []scratch{{name: "attn.workspace", bytes: 256}}
 	}
 	l.att = lib(f.kept(i, "attn.y", f.half, f.B, f.NH, f.T, f.HS))
 	if f.train || kind == flashAttention {
 		l.lse = lib(f.kept(i, "attn.logsumexp", trace.Float32, f.B, f.NH, f.T))
 	}
 	if kind == flashAttention {
-		l.seed = lib(f.kept(i, "attn.rng_state", trace.Int64, 2))
-		l.offset = lib(f.kept(i, "attn.philox_offset", trace.Int64))
+		if f.train && f.dropout { // the kernel's state takes the place of the default one
+			lib(f.temp("attn.rng_state (default)", trace.Int64, 2))
+			l.offset = lib(f.kept(i, "attn.philox_offset", trace.Int64))
+			l.seed = lib(f.kept(i, "attn.rng_state", trace.Int64, 2))
+		} else {
+			l.seed = lib(f.kept(i, "attn.rng_state", trace.Int64, 2))
+			l.offset = lib(f.kept(i, "attn.philox_offset", trace.Int64))
+		}
 	}
 	f.add(node)
 }
@@ -216,8 +250,14 @@ func (f *compiledForward) mlp(i int, s *stream) {
 	l.fc = f.kept(i, "mlp.c_fc", f.half, f.B, f.T, 4*f.C)
 	f.linear("mlp.c_fc", l.ln2.half, l.fcW, l.fc, 4*f.C)
 	l.gelu = f.kept(i, "mlp.gelu", f.half, f.B, f.T, 4*f.C)
-	f.add(gnode{name: "gelu", outs: []gid{l.gelu}, ins: []gid{l.fc}, onto: []gid{l.fc}})
-	l.fpW = f.cast(i, "mlp.c_proj.weight", f.C, 4*f.C)
+	gelu := gnode{name: "gelu", outs: []gid{l.gelu}, ins: []gid{l.fc}, heirs: []heir{{l.gelu, []gid{l.fc}}}}
+	if f.train && !f.model.Bias { // the weight is kept transposed, which is lowered before its input
+		l.fpW = f.cast(i, "mlp.c_proj.weight", f.C, 4*f.C)
+		f.add(gelu)
+	} else {
+		f.add(gelu)
+		l.fpW = f.cast(i, "mlp.c_proj.weight", f.C, 4*f.C)
+	}
 	fp := f.temp("mlp.c_proj", f.half, f.B, f.T, f.C)
 	f.linear("mlp.c_proj", l.gelu, l.fpW, fp, f.C)
 	l.fpMask = f.drop(i, "mlp.dropout.mask", s, fp)
@@ -228,6 +268,9 @@ func (f *compiledForward) mlp(i int, s *stream) {
 func (f *compiledForward) drop(i int, name string, s *stream, out gid) gid {
 	s.parts = append(s.parts, out)
 	s.reads++
+	if f.model.Bias && f.half32() { // which this kernel adds
+		s.reads++
+	}
 	if !f.train || !f.dropout {
 		return noBuf
 	}
@@ -236,30 +279,6 @@ func (f *compiledForward) drop(i int, name string, s *stream, out gid) gid {
 	s.reads++
 	return m
 }
-
-// padV is the vocabulary as lm_head's matmul has it: Inductor pads what tensor cores would read unaligned, to 16 bytes
-// (torch/_inductor/fx_passes/pad_mm.py).
-func (d dims) padV() int {
-	n := 16 / int(d.half.Size())
-	return ceilDiv(d.V, n) * n
-}
-
-// measurePadding is Inductor's timing of lm_head's matmul while it compiles, to decide on padding: operands and result
-// are real tensors, and the L2 cache is flushed.
-func (f *compiledForward) measurePadding() {
-	k, b := f.kernels, f.b
-	size := int(f.half.Size())
-	x, w := k.scratch(b, "pad_mm.mat1", f.N()*f.C*size), k.scratch(b, "pad_mm.mat2", f.V*f.C*size)
-	out := k.scratch(b, "pad_mm.out", f.N()*f.V*size)
-	k.blas(b, false)
-	b.free(out)
-	if k.dev.L2 > 0 {
-		b.free(k.scratch(b, "inductor.l2_flush", int(k.dev.L2)))
-	}
-	b.free(k.scratch(b, "pad_mm.out (padded)", f.N()*f.padV()*size), x, w)
-}
-
-func (d dims) padded() bool { return d.padV() != d.V }
 
 // head is ln_f, lm_head and the loss.
 func (f *compiledForward) head(s *stream) {
@@ -275,10 +294,19 @@ func (f *compiledForward) head(s *stream) {
 	f.add(gnode{outs: []gid{f.logits}, ins: []gid{f.lnf.half, w}, blas: forwardBlas})
 	f.amax = f.kept(-1, "cross_entropy.amax", trace.Float32, f.B, f.T)
 	f.logsum = f.kept(-1, "cross_entropy.logsum", trace.Float32, f.B, f.T)
-	f.add(gnode{outs: []gid{f.amax, f.logsum}, ins: []gid{f.logits}})
+	sums := gnode{outs: []gid{f.amax, f.logsum}, ins: []gid{f.logits}}
+	if f.train {
+		sums.inner = f.row()
+	}
+	f.add(sums)
 	f.loss = f.buf(tensor("loss", trace.Activation, trace.Float32))
 	f.keep(f.loss)
 	node := gnode{outs: []gid{f.loss}, ins: []gid{f.logits, f.amax, f.logsum}}
+	if n := f.kernels.sumParts(f.N()); n > 1 {
+		count, sum := f.temp("cross_entropy.counts", trace.Int64, n), f.temp("cross_entropy.sums", trace.Float32, n)
+		f.add(gnode{outs: []gid{count, sum}, ins: node.ins})
+		node.ins = []gid{count, sum}
+	}
 	f.weight = noBuf
 	if f.train {
 		f.weight = f.kept(-1, "cross_entropy.total_weight", trace.Float32)

@@ -33,6 +33,7 @@ func (f *compiledForward) backward() *compiledBackward {
 	g := &compiledBackward{compiler: &c, f: f, saved: map[gid]gid{}, tied: noBuf, emb: noBuf, tangent: nothing}
 	g.x = g.in(tensor("X", trace.Input, trace.Int64, g.B, g.T))
 	g.y = g.in(tensor("Y", trace.Input, trace.Int64, g.B, g.T))
+	g.bufs[g.x].apart, g.bufs[g.y].apart = true, true
 	dx := g.head()
 	for i := len(f.layers) - 1; i >= 0; i-- {
 		dx = g.mlp(i, dx)
@@ -72,22 +73,32 @@ type residual struct{ full, branch gid }
 func (g *compiledBackward) head() residual {
 	f := g.f
 	g.dlogits = g.buf(g.rows("logits.grad", g.V))
+	logits := g.in(tensor("logits", trace.Activation, g.half, g.B, g.T, g.V))
+	g.bufs[logits].held = true
 	g.add(gnode{
-		outs: []gid{g.dlogits},
-		ins:  []gid{g.y, g.input(f.amax), g.input(f.logsum), g.input(f.weight)},
+		outs:  []gid{g.dlogits},
+		ins:   []gid{g.y, g.input(f.amax), g.input(f.logsum), g.input(f.weight), logits},
+		inner: g.row(),
 	})
 	dlogits, w := g.dlogits, g.input(f.wte)
 	switch {
-	case g.padded() && !g.half32(): // both matmuls read padded copies, one of them transposed
-		across := g.buf(g.rows("logits.grad (padded, transposed)", g.padV()))
-		dlogits = g.buf(g.rows("logits.grad (padded)", g.padV()))
-		g.add(gnode{name: "pad logits.grad", outs: []gid{across, dlogits}, ins: []gid{g.dlogits}})
-		g.lmHead(across)
+	case g.padded(): // both products read padded copies, one of them across
 		wide := g.temp("transformer.wte.weight (padded)", g.half, g.padV(), g.C)
+		dlogits = g.buf(g.rows("logits.grad (padded)", g.padV()))
+		pad := gnode{name: "pad logits.grad", outs: []gid{dlogits}, ins: []gid{g.dlogits}}
+		if pads, known := g.kernels.padsGrad(g.dims); pads && (known || !g.kernels.unpadded) {
+			across := g.buf(g.rows("logits.grad (padded, transposed)", g.padV()))
+			pad.outs = []gid{across, dlogits}
+			g.add(pad)
+			g.lmHead(across, g.padV())
+		} else {
+			g.lmHead(g.dlogits, g.V)
+			g.add(pad)
+		}
 		g.add(gnode{name: "pad wte", outs: []gid{wide}, ins: []gid{w}})
 		w = wide
-	case !g.half32():
-		g.lmHead(dlogits)
+	default:
+		g.lmHead(dlogits, g.V)
 	}
 	dh := g.temp("ln_f.grad", g.half, g.B, g.T, g.C)
 	g.add(gnode{outs: []gid{dh}, ins: []gid{dlogits, w}, blas: backwardBlas})
@@ -95,9 +106,13 @@ func (g *compiledBackward) head() residual {
 	return g.norm(g.gpt.lnf, f.lnf, dh, residual{noBuf, noBuf}, mask)
 }
 
-// lmHead makes lm_head's part of wte's gradient.
-func (g *compiledBackward) lmHead(dlogits gid) {
-	g.tied = g.temp(g.b.tr.Tensors[g.gpt.wte.gradHalf].Name, g.half, g.padV(), g.C)
+// lmHead makes lm_head's part of wte's gradient, of so many rows. In float32 an unpadded one waits for the embedding's
+// part and is added to it.
+func (g *compiledBackward) lmHead(dlogits gid, rows int) {
+	if g.half32() && rows == g.V {
+		return
+	}
+	g.tied = g.temp("transformer.wte.weight.grad (lm_head)", g.half, rows, g.C)
 	g.add(gnode{outs: []gid{g.tied}, ins: []gid{dlogits, g.input(g.f.lnf.half)}, blas: backwardBlas})
 }
 
@@ -119,66 +134,66 @@ func (g *compiledBackward) mixedOrder() bool {
 	return g.N()*g.C >= 5<<20 && g.N() >= 4096 && g.N() >= 2*g.C
 }
 
-// mixedOrderRows is how many rows that kernel sums before it writes to the workspace.
-const mixedOrderRows = 16
+// mixedOrderRows is how many rows that kernel leaves in the workspace: each is a sum of a power of two of them
+// (_codegen_mix_order_reduction in torch/_inductor/codegen/simd.py).
+func (g *compiledBackward) mixedOrderRows() int {
+	return ceilDiv(g.N(), min(max(powerOfTwo(g.N()/(8*g.kernels.dev.SMs)), 16), 128))
+}
 
-// splitRows is how many rows each part of a reduction over all rows takes, when it is split.
-const splitRows = 128
-
-// norm is the backward of a layernorm, with the gradient of the branch before it.
+// norm is the backward of a layernorm, with the gradient of the branch before it: the same kernel writes it, unless that
+// sums into a workspace and has no mask to apply.
 func (g *compiledBackward) norm(n norm, s compiledNorm, dy gid, dx residual, mask gid) residual {
-	ins := []gid{dy, g.input(s.xhat), g.input(s.scale), mask}
-	if dx.full != noBuf {
-		ins = append(ins, dx.full)
-	}
 	out := residual{full: g.temp("x.grad", trace.Float32, g.B, g.T, g.C)}
 	out.branch = out.full
-	node := gnode{outs: []gid{out.full}, ins: ins}
-	if dx.full != noBuf {
-		node.onto = []gid{dx.full}
+	node := gnode{outs: []gid{out.full}, ins: []gid{dy, g.input(s.xhat), g.input(s.scale), mask, dx.full}}
+	switch {
+	case dx.full != noBuf:
+		node.heirs = []heir{{out.full, []gid{dx.full}}}
+	case !g.mixedOrder():
+		node.heirs = []heir{{out.full, []gid{g.input(s.xhat)}}}
 	}
-	g.normGrads(&node, n, &out, s, dy, mask != noBuf)
+	masked, branches := mask != noBuf, !g.half32() || mask != noBuf
+	if branches {
+		out.branch = g.temp("x.grad ("+string(g.half)+")", g.half, g.B, g.T, g.C)
+	}
+	within := branches && (masked || !g.mixedOrder())
+	if within {
+		node.outs = append(node.outs, out.branch)
+	}
+	g.normGrads(node, n, dy, g.input(s.xhat))
+	if branches && !within {
+		g.add(gnode{name: "cast x.grad", outs: []gid{out.branch}, ins: []gid{out.full}})
+	}
 	return out
 }
 
-// normGrads finishes a layernorm's backward: its kernel, the branch's gradient, and the sums for weight and bias.
-func (g *compiledBackward) normGrads(node *gnode, n norm, out *residual, s compiledNorm, dy gid, masked bool) {
+// normGrads adds a layernorm's backward kernel and what makes its parameters' gradients: sums of that kernel itself in a
+// workspace, or kernels that read ins.
+func (g *compiledBackward) normGrads(node gnode, n norm, ins ...gid) {
 	params := []*param{n.weight}
 	if n.bias != nil {
 		params = append(params, n.bias)
 	}
-	branch := noBuf
-	if !g.half32() || masked {
-		branch = g.temp("x.grad ("+string(g.half)+")", g.half, g.B, g.T, g.C)
-		out.branch = branch
-	}
+	node.inner += 2 * g.row() // the sums over each row
 	if g.mixedOrder() {
-		space := g.temp("layernorm.grad.workspace", trace.Float32, len(params)*ceilDiv(g.N(), mixedOrderRows)*g.C)
+		node.rows = g.mixedOrderRows()
+		space := g.temp("layernorm.grad.workspace", trace.Float32, len(params)*node.rows*g.C)
+		g.bufs[space].apart = true
 		node.outs = append(node.outs, space)
-		g.add(*node)
 		for _, p := range params {
-			id := g.grad(p)
-			g.bufs[id].library = true
-			g.add(gnode{outs: []gid{id}, ins: []gid{space}})
+			node.late = append(node.late, g.grad(p))
 		}
-		if branch != noBuf {
-			g.add(gnode{name: "cast x.grad", outs: []gid{branch}, ins: []gid{out.full}})
-		}
+		g.add(node)
 		return
 	}
-	if branch != noBuf {
-		node.outs = append(node.outs, branch)
-	}
-	g.add(*node)
-	sums := gnode{ins: []gid{dy, g.input(s.xhat)}}
-	var parts []gid
+	g.add(node)
+	sums := gnode{ins: ins}
 	for range params {
-		parts = append(parts, g.temp("layernorm.grad.partial", trace.Float32, g.C, ceilDiv(g.N(), splitRows)))
+		sums.outs = append(sums.outs, g.temp("layernorm.grad.partial", trace.Float32, g.C, g.kernels.columnParts(g.N(), g.C)))
 	}
-	sums.outs = parts
 	g.add(sums)
 	for i, p := range params {
-		g.add(gnode{outs: []gid{g.grad(p)}, ins: []gid{parts[i]}})
+		g.add(gnode{outs: []gid{g.grad(p)}, ins: []gid{sums.outs[i]}})
 	}
 }
 
@@ -194,10 +209,13 @@ func (g *compiledBackward) linear(l linear, dy, x, w gid, dxName string, cols in
 		dW = g.temp("weight.grad ("+string(g.half)+")", g.half, shape...)
 	}
 	weight := gnode{outs: []gid{dW}, ins: []gid{dy, x}, blas: backwardBlas}
-	g.add(weight)
-	g.add(input)
-	if l.bias != nil {
-		part := g.temp("bias.grad.partial", trace.Float32, shape[0], ceilDiv(g.N(), splitRows))
+	if l.bias == nil {
+		g.add(weight)
+		g.add(input)
+	} else {
+		g.add(input)
+		g.add(weight)
+		part := g.temp("bias.grad.partial", trace.Float32, shape[0], g.kernels.columnParts(g.N(), shape[0]))
 		g.add(gnode{outs: []gid{part}, ins: []gid{dy}})
 		g.add(gnode{outs: []gid{g.grad(l.bias)}, ins: []gid{part}})
 	}
@@ -211,7 +229,7 @@ func (g *compiledBackward) mlp(i int, dx residual) residual {
 	l, s := &g.gpt.layers[i], &g.f.layers[i]
 	dgelu := g.linear(l.fp, dx.branch, g.input(s.gelu), g.input(s.fpW), "mlp.gelu.grad", 4*g.C)
 	dfc := g.temp("mlp.c_fc.grad", g.half, g.B, g.T, 4*g.C)
-	g.add(gnode{name: "gelu backward", outs: []gid{dfc}, ins: []gid{dgelu, g.input(s.fc)}, onto: []gid{dgelu}})
+	g.add(gnode{name: "gelu backward", outs: []gid{dfc}, ins: []gid{dgelu, g.input(s.fc)}, heirs: []heir{{dfc, []gid{dgelu}}}})
 	dln := g.linear(l.fc, dfc, g.input(s.ln2.half), g.input(s.fcW), "ln_2.grad", g.C)
 	return g.norm(l.ln2, s.ln2, dln, dx, g.input(s.projMask))
 }
@@ -225,22 +243,21 @@ func (g *compiledBackward) attention(i int, dx residual) residual {
 	if i > 0 {
 		return g.norm(l.ln1, s.ln1, dln, dx, g.input(g.f.layers[i-1].fpMask))
 	}
-	return g.firstNorm(l.ln1, dln, dx)
+	g.firstNorm(l.ln1, dln, dx)
+	return residual{noBuf, noBuf}
 }
 
 // attend is the attention's backward and the concatenation of its three gradients.
 func (g *compiledBackward) attend(s *compiledLayer, datt gid) gid {
 	heads := g.B * g.NH * g.T
-	node := gnode{ins: []gid{datt, g.input(s.qkv), g.input(s.att), g.input(s.lse), g.input(s.seed), g.input(s.offset)}}
+	node := gnode{call: true, ins: []gid{datt, g.input(s.qkv), g.input(s.att), g.input(s.lse), g.input(s.seed), g.input(s.offset)}}
 	var d [3]gid
 	for i, name := range []string{"attn.q.grad", "attn.k.grad", "attn.v.grad"} {
 		d[i] = g.temp(name, g.half, g.B, g.NH, g.T, g.HS)
 		g.bufs[d[i]].library = true
 		node.outs = append(node.outs, d[i])
 	}
-	space := func(name string, bytes int) {
-		node.scratch = append(node.scratch, tensor(name, trace.Workspace, trace.UInt8, bytes))
-	}
+	space := func(name string, bytes int) { node.scratch = append(node.scratch, scratch{name: name, bytes: bytes}) }
 	switch g.kernels.attention(g.dims) {
 	case cudnnAttention:
 		space("attn.backward.workspace", heads*g.HS*4+heads*4+256)
@@ -251,7 +268,9 @@ func (g *compiledBackward) attend(s *compiledLayer, datt gid) gid {
 	case efficientAttention:
 		space("attn.y * attn.y.grad", heads*g.HS*int(g.half.Size()))
 		space("attn.delta", heads*4)
-		space("attn.backward.workspace", g.B*g.NH*ceilDiv(g.T, 64)*ceilDiv(g.HS, 64)*(64*64*4+16))
+		space("attn.delta (transposed)", heads*4)
+		bytes := g.B * g.NH * ceilDiv(g.T, 64) * ceilDiv(g.HS, 64) * (64*64*4 + 16)
+		node.scratch = append(node.scratch, scratch{name: "attn.backward.workspace", bytes: bytes, after: 2})
 	}
 	g.add(node)
 	dqkv := g.temp("attn.c_attn.grad", g.half, g.B, g.T, 3*g.C)
@@ -259,39 +278,63 @@ func (g *compiledBackward) attend(s *compiledLayer, datt gid) gid {
 	return dqkv
 }
 
-// firstNorm is the backward of layer 0's ln_1, which computes its input again from the embeddings and adds to wte's.
-func (g *compiledBackward) firstNorm(n norm, dy gid, dx residual) residual {
-	wte := g.gpt.wte
-	emb := g.temp("transformer.wte.weight.grad (embedding)", trace.Float32, g.b.tr.Tensors[wte.weight].Shape...)
-	g.add(gnode{name: "zero wte.grad", outs: []gid{emb}})
+// firstNorm is the backward of layer 0's ln_1, whose kernel adds to wte's gradient. What ln_1 wrote is computed again
+// from the embeddings, or was kept.
+func (g *compiledBackward) firstNorm(n norm, dy gid, dx residual) {
 	f := g.f
-	ins := []gid{dy, dx.full, g.input(f.tokEmb), g.input(f.posEmb), g.input(f.mean), g.input(f.rstd), g.input(f.embMask), g.x, emb}
-	out := residual{full: g.temp("x.grad", trace.Float32, g.B, g.T, g.C)}
-	node := gnode{outs: []gid{out.full}, ins: ins, onto: []gid{dx.full}}
-	params := []*param{n.weight}
-	if n.bias != nil {
-		params = append(params, n.bias)
+	shape := g.b.tr.Tensors[g.gpt.wte.weight].Shape
+	g.emb = g.temp("transformer.wte.weight.grad (embedding)", trace.Float32, shape...)
+	full := g.temp("x.grad", trace.Float32, g.B, g.T, g.C)
+	node := gnode{
+		outs: []gid{full}, ins: []gid{dy, dx.full, g.x, g.emb, g.input(f.embMask)}, changes: []gid{g.emb},
+		heirs: []heir{{full, []gid{dx.full}}},
 	}
-	parts := g.temp("layernorm.grad.partial", trace.Float32, g.C, ceilDiv(g.N(), splitRows), len(params))
-	if g.mixedOrder() {
-		parts = g.temp("layernorm.grad.workspace", trace.Float32, len(params)*ceilDiv(g.N(), mixedOrderRows)*g.C)
+	zeroWte := gnode{name: "zero wte.grad", outs: []gid{g.emb}}
+	if !f.again() { // wpe's gradient has the stream's shape: the kernel adds to it as well
+		s := f.layers[0].ln1
+		dwpe := g.grad(g.gpt.wpe)
+		g.add(gnode{name: "zero wpe.grad", outs: []gid{dwpe}})
+		g.add(zeroWte)
+		node.ins = append(node.ins, g.input(s.xhat), g.input(s.scale), g.input(f.pos), dwpe)
+		node.changes = append(node.changes, dwpe)
+		g.normGrads(node, n, dy, g.input(s.xhat))
+		return
 	}
-	node.outs = append(node.outs, parts)
-	g.add(node)
-	for _, p := range params {
-		g.add(gnode{outs: []gid{g.grad(p)}, ins: []gid{parts}})
+	ln := []gid{g.input(f.tokEmb), g.input(f.posEmb), g.input(f.mean), g.input(f.rstd)}
+	sums := append([]gid{dy}, ln...)
+	switch masked := f.embMask != noBuf; {
+	case masked && g.mixedOrder(): // the normalized value by a kernel of its own
+		xhat := g.temp("h.0.ln_1.normalized", trace.Float32, g.B, g.T, g.C)
+		g.add(gnode{name: "normalize again", outs: []gid{xhat}, ins: append(ln, g.input(f.embMask)), heirs: []heir{{xhat, ln[:1]}}})
+		node.ins = append(node.ins, xhat, g.input(f.rstd))
+	case masked: // by the same kernel, for the sums
+		xhat := g.temp("h.0.ln_1.normalized", trace.Float32, g.B, g.T, g.C)
+		node.ins = append(node.ins, ln...)
+		node.outs = []gid{xhat, full}
+		node.heirs = append(node.heirs, heir{xhat, ln[:1]})
+		sums = []gid{dy, xhat}
+	default:
+		node.ins = append(node.ins, ln...)
 	}
+	g.add(zeroWte)
+	g.normGrads(node, n, sums...)
 	dwpe := g.grad(g.gpt.wpe)
 	g.add(gnode{name: "zero wpe.grad", outs: []gid{dwpe}})
-	g.add(gnode{name: "wpe.grad", outs: nil, ins: []gid{dwpe, out.full, g.input(f.pos)}})
-	g.emb = emb
-	return out
+	wpe := gnode{name: "wpe.grad", ins: []gid{dwpe, full, g.input(f.pos)}, changes: []gid{dwpe}}
+	if g.B >= unrolled {
+		wpe.inner = int64(4 * g.T * g.C)
+	}
+	g.add(wpe)
 }
+
+// unrolled is the least number of terms that Inductor sums in a loop (unroll_reductions_threshold in
+// torch/_inductor/config.py).
+const unrolled = 8
 
 // embeddings adds the two parts of wte's gradient.
 func (g *compiledBackward) embeddings() {
 	d := g.grad(g.gpt.wte)
-	if g.half32() { // by one matmul that adds to the embedding's part: the logits' gradient has waited for it
+	if g.tied == noBuf {
 		g.add(gnode{outs: []gid{d}, ins: []gid{g.emb, g.dlogits, g.input(g.f.lnf.half)}, blas: backwardBlas})
 		return
 	}
@@ -308,7 +351,7 @@ type compiledPass struct {
 }
 
 func (p *compiledPass) forward() (logits, loss ref) {
-	if p.f.padded() && !p.measured {
+	if p.f.padded() && !p.measured && !p.f.kernels.warm {
 		p.f.measurePadding()
 		p.measured = true
 	}

@@ -30,18 +30,47 @@ type gbuf struct {
 	input   bool // came in from another graph, and dies at its last use
 	output  bool // outlives the run
 	library bool // a library allocated it: no buffer's memory is given to it, but its own may be given on
+	held    bool // an input that others hold: it does not die here
+	apart   bool // the scheduler does not count it: tokens, a kernel's workspace
 	storage gid  // the buffer whose memory it lives in
+	read    bool // some node reads it
 	last    int  // the last node that reads it
+}
+
+// counted is what the scheduler takes a buffer for.
+func (b *gbuf) counted() int64 {
+	if b.apart {
+		return 0
+	}
+	return b.tensor.Numel() * b.tensor.DType.Size()
 }
 
 // gnode is one kernel: it writes outs and reads ins. An out may take over the memory of an in that dies here.
 type gnode struct {
 	name    string // of a Triton kernel, which is timed at its first run; "" for a library's
 	outs    []gid
+	late    []gid // sums of so many rows, which PyTorch itself allocates and makes after the kernel
+	rows    int
 	ins     []gid
-	onto    []gid // ins whose memory an out may take over, in order of preference
+	changes []gid // ins that it adds to: who reads them later waits for it
+	heirs   []heir
 	blas    blasKind
-	scratch []trace.Tensor // alive only during the node
+	scratch []scratch
+	inner   int64 // bytes that its fused parts hand each other: never allocated, but the scheduler counts them
+	call    bool  // a library's call that returns several buffers: nodes of their own take them out
+}
+
+// scratch is a library's temporary, alive only during the node. The first of them, as many as after says, have gone
+// before it is born.
+type scratch struct {
+	name         string
+	bytes, after int
+}
+
+// heir is an out that may take over the memory of an in that dies here: the first of those that fits.
+type heir struct {
+	out gid
+	of  []gid
 }
 
 type blasKind uint8
@@ -65,6 +94,7 @@ type gstepKind uint8
 const (
 	gAlloc gstepKind = iota
 	gRun
+	gSum // a late out
 	gFree
 	gSkip // a free whose memory was given on
 )
@@ -97,15 +127,21 @@ func (g *graph) keep(ids ...gid) {
 
 // add appends a node.
 func (g *graph) add(n gnode) {
-	for _, id := range n.outs {
-		g.bufs[id].last = len(g.nodes)
-	}
-	for _, id := range n.ins {
-		if id != noBuf {
-			g.bufs[id].last = len(g.nodes)
+	g.nodes = append(g.nodes, n)
+}
+
+// settle finds the last reader of each buffer, once the order is known.
+func (g *graph) settle() {
+	for n := range g.nodes {
+		node := &g.nodes[n]
+		for _, ids := range [3][]gid{node.outs, node.late, node.ins} {
+			for _, id := range ids {
+				if id != noBuf {
+					g.bufs[id].last = n
+				}
+			}
 		}
 	}
-	g.nodes = append(g.nodes, n)
 }
 
 // reuseKey is what two buffers must share for one to take over the other's memory.
@@ -127,10 +163,12 @@ type freed struct {
 }
 
 // plan turns nodes into steps. A dead buffer's memory goes to the next buffer of its type and size, the latest dead
-// first, where waiting for that does not raise the estimated peak.
+// first, where waiting for that does not raise the estimated peak; an estimate below zero counts as zero (EfficientPeakEstimate).
 func (g *graph) plan() {
+	g.schedule()
+	g.settle()
 	memory := g.estimate()
-	peak := slices.Max(memory)
+	peak := max(0, slices.Max(memory))
 	pool := map[reuseKey][]freed{}
 	var taken []gid // dead buffers whose memory is spoken for
 	for n := range g.nodes {
@@ -150,7 +188,7 @@ func (g *graph) plan() {
 			k := g.key(out)
 			if waiting := pool[k]; len(waiting) > 0 {
 				f := waiting[len(waiting)-1]
-				if f.node+1 == n || k.bytes+slices.Max(memory[f.node+1:n]) <= peak {
+				if f.node+1 == n || k.bytes+max(0, slices.Max(memory[f.node+1:n])) <= peak {
 					pool[k] = waiting[:len(waiting)-1]
 					for i := f.node + 1; i < n; i++ {
 						memory[i] += k.bytes
@@ -163,6 +201,9 @@ func (g *graph) plan() {
 			g.steps = append(g.steps, gstep{gAlloc, out, n})
 		}
 		g.steps = append(g.steps, gstep{gRun, noBuf, n})
+		for _, out := range node.late {
+			g.steps = append(g.steps, gstep{gSum, out, n})
+		}
 		g.bury(n, taken, pool)
 	}
 	g.live = make([]ref, len(g.bufs))
@@ -170,10 +211,15 @@ func (g *graph) plan() {
 
 // onto finds the input that out may take over in place: it dies here and has out's type and size.
 func (g *graph) onto(node *gnode, n int, out gid, taken []gid) gid {
-	for _, in := range node.onto {
-		b := &g.bufs[in]
-		if b.last == n && !b.output && !slices.Contains(taken, in) && g.key(in) == g.key(out) {
-			return in
+	for _, h := range node.heirs {
+		if h.out != out {
+			continue
+		}
+		for _, in := range h.of {
+			b := &g.bufs[in]
+			if b.last == n && !b.output && !b.held && !slices.Contains(taken, in) && g.key(in) == g.key(out) {
+				return in
+			}
 		}
 	}
 	return noBuf
@@ -182,13 +228,13 @@ func (g *graph) onto(node *gnode, n int, out gid, taken []gid) gid {
 // bury frees what node n was the last to use.
 func (g *graph) bury(n int, taken []gid, pool map[reuseKey][]freed) {
 	node := &g.nodes[n]
-	for _, ids := range [2][]gid{node.outs, node.ins} {
+	for _, ids := range [3][]gid{node.outs, node.late, node.ins} {
 		for _, id := range ids {
 			if id == noBuf {
 				continue
 			}
 			b := &g.bufs[id]
-			if b.last != n || b.output || slices.Contains(taken, id) {
+			if b.last != n || b.output || b.held || slices.Contains(taken, id) {
 				continue
 			}
 			taken = append(taken, id)
@@ -201,7 +247,8 @@ func (g *graph) bury(n int, taken []gid, pool map[reuseKey][]freed) {
 	}
 }
 
-// estimate is the memory at each node if every buffer lived exactly from its birth to its last use.
+// estimate is the memory at each node if every buffer lived exactly from its birth to its last use, less that of all
+// outputs: see scheduler.peak.
 func (g *graph) estimate() []int64 {
 	memory := make([]int64, len(g.nodes)+1)
 	born := make([]int, len(g.bufs))
@@ -209,12 +256,20 @@ func (g *graph) estimate() []int64 {
 		for _, out := range g.nodes[n].outs {
 			born[out] = n
 		}
+		for _, out := range g.nodes[n].late {
+			born[out] = n
+		}
+		memory[n] += g.nodes[n].inner
+		memory[n+1] -= g.nodes[n].inner
 	}
 	for id := range g.bufs {
 		b := &g.bufs[id]
-		memory[born[id]] += int64(b.tensor.Bytes)
-		if !b.output && b.last+1 < len(memory) {
-			memory[b.last+1] -= int64(b.tensor.Bytes)
+		bytes := b.counted()
+		memory[born[id]] += bytes
+		if b.output {
+			memory[0] -= bytes
+		} else if b.last+1 < len(memory) {
+			memory[b.last+1] -= bytes
 		}
 	}
 	for n := 1; n < len(memory); n++ {
@@ -231,6 +286,9 @@ func (g *graph) run() {
 			g.birth(s.buf)
 		case gRun:
 			g.execute(&g.nodes[s.node])
+		case gSum:
+			g.birth(s.buf)
+			g.kernels.columnSum(g.b, g.nodes[s.node].rows, int(g.bufs[s.buf].tensor.Numel()))
 		case gFree:
 			g.b.free(g.live[g.bufs[s.buf].storage])
 		}
@@ -256,13 +314,17 @@ func (g *graph) execute(n *gnode) {
 		g.kernels.blasBackward(g.b)
 	}
 	var temps []ref
+	gone := 0
 	for _, t := range n.scratch {
-		temps = append(temps, g.kernels.scratch(g.b, t.Name, int(t.Bytes)))
+		for ; gone < t.after; gone++ {
+			g.b.free(temps[gone])
+		}
+		temps = append(temps, g.kernels.scratch(g.b, t.name, t.bytes))
 	}
-	for i := len(temps) - 1; i >= 0; i-- {
+	for i := len(temps) - 1; i >= gone; i-- {
 		g.b.free(temps[i])
 	}
-	if n.name != "" && !g.tuned[n.name] {
+	if n.name != "" && !g.tuned[n.name] && !g.kernels.warm {
 		g.tuned[n.name] = true
 		g.tune(n)
 	}
@@ -277,9 +339,9 @@ func (g *graph) tune(n *gnode) {
 	}
 	room := g.b.most - g.b.now
 	flush := g.kernels.scratch(g.b, "inductor.l2_flush", int(g.kernels.dev.L2))
-	if len(n.onto) > 0 {
-		if t := g.bufs[n.onto[0]].tensor; g.bufs[n.outs[0]].storage != n.outs[0] && t.Bytes <= room {
-			g.b.free(g.kernels.scratch(g.b, "inductor.copy", int(t.Bytes)))
+	for _, h := range n.heirs {
+		if b := &g.bufs[h.out]; b.storage != h.out && b.tensor.Bytes <= room {
+			g.b.free(g.kernels.scratch(g.b, "inductor.copy", int(b.tensor.Bytes)))
 		}
 	}
 	g.b.free(flush)

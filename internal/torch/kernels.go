@@ -10,8 +10,10 @@ func newKernels(dev Device) *kernels {
 // kernels knows what PyTorch's libraries take for themselves on a device.
 type kernels struct {
 	dev              Device
-	forward, reverse ref // cuBLAS's workspaces: one a thread, and backward runs in its own
-	lt               ref // cublasLt's
+	forward, reverse ref  // cuBLAS's workspaces: one a thread, and backward runs in its own
+	lt               ref  // cublasLt's
+	warm             bool // Inductor's cache holds the kernels: none is timed
+	unpadded         bool // where timing decides, Inductor leaves lm_head's gradient unpadded
 	scratches        map[scratchKey]ref
 }
 
@@ -55,9 +57,9 @@ func (d Device) threadsPerSM() int {
 	return 2048
 }
 
-// columnSum is the reduction of rows x cols that makes a bias's gradient. Where rows are many, blocks share a column and
+// columnSum is PyTorch's own reduction of rows x cols, which makes a bias's gradient. Where rows are many, blocks share a column and
 // meet in a buffer (setReduceConfig and global_memory_size in aten/src/ATen/native/cuda/Reduce.cuh).
-func (k *kernels) columnSum(a *activations, rows, cols int) {
+func (k *kernels) columnSum(b *builder, rows, cols int) {
 	const minValues, maxValues, warp = 16, 256, 32
 	vec := 4
 	if cols%vec != 0 {
@@ -74,11 +76,66 @@ func (k *kernels) columnSum(a *activations, rows, cols int) {
 	}
 	blocks := max(min(ceilDiv(target, grid), ceilDiv(values, minValues)), ceilDiv(values, maxValues))
 	if blocks > 1 {
-		buffer := k.scratch(a.builder, "bias.grad.partial", 4*cols*blocks*width*vec)
-		semaphores := k.scratch(a.builder, "bias.grad.semaphores", 4*grid)
-		a.free(semaphores, buffer)
+		buffer := k.scratch(b, "bias.grad.partial", 4*cols*blocks*width*vec)
+		semaphores := k.scratch(b, "bias.grad.semaphores", 4*grid)
+		b.free(semaphores, buffer)
 	}
 }
+
+// Inductor makes a sum of many values for few results in parts (reduction_split_factor in torch/_inductor/choices.py).
+const (
+	partLeast, partMost = 32, 512 // values a thread adds up
+	partThreads         = 256
+	partColumns         = 128 // that a block takes
+	partValues          = 4   // that a thread takes at once
+)
+
+// sumParts is how many parts make the sum of n values.
+func (k *kernels) sumParts(n int) int {
+	if n <= partLeast*partThreads {
+		return 1
+	}
+	return ceilDiv(n, partLeast*partThreads) // beyond 32 values for each thread of a device parts grow; no batch is so large
+}
+
+// columnParts is how many parts make the sum of rows for each column.
+func (k *kernels) columnParts(rows, cols int) int {
+	threads := k.dev.SMs * k.dev.threadsPerSM()
+	each := partLeast
+	switch {
+	case rows*cols < partLeast*threads:
+	case rows*cols < partMost*threads:
+		blocks := ceilDiv(threads/partThreads, ceilDiv(cols, partColumns))
+		each = ceilDiv(rows, partValues*blocks)
+		if even := nearestDivisor(rows, each); abs(even-each) < 20 {
+			each = max(even, partLeast)
+		}
+	default:
+		each = partMost
+		if even := nearestDivisor(rows, each); abs(even-each) < 50 {
+			each = even
+		}
+	}
+	return ceilDiv(rows, partValues*each)
+}
+
+// nearestDivisor is the divisor of n that is nearest to near, the smaller of two.
+func nearestDivisor(n, near int) int {
+	best := 1
+	for d := 1; d*d <= n; d++ {
+		if n%d != 0 {
+			continue
+		}
+		for _, e := range [2]int{d, n / d} {
+			if a, b := abs(e-near), abs(best-near); a < b || a == b && e < best {
+				best = e
+			}
+		}
+	}
+	return best
+}
+
+func abs(n int) int { return max(n, -n) }
 
 // embeddingGrad is embedding_dense_backward: rows of a (words, cols) table get the sum of what their tokens got.
 // Up to 3072 tokens one kernel does it; more are sorted first (aten/src/ATen/native/cuda/Embedding.cu and

@@ -43,8 +43,8 @@ const (
 
 // ProcessMemory is what the driver charges a run whose allocator reserved that much.
 //
-// The margin covers what is not known: the context where the card was not measured; how a compiled run's kernels are
-// ordered, which moves its segments by up to 4 %; the peers' buffers of NCCL with several processes.
+// The margin covers what is not known: the context where the card was not measured; what Inductor's timing of kernels
+// reserves, up to 4 % of a compiled run; the peers' buffers of NCCL with several processes.
 func ProcessMemory(reserved units.Bytes, cfg config.Config, opt Options) Process {
 	p := Process{Reserved: reserved, Margin: 64*units.MiB + reserved/200}
 	d := opt.Device.orTypical()

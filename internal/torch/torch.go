@@ -31,5 +31,6 @@ type Options struct {
 	EvalBatch  int  // sequences in estimate_loss's batches; 0: batch_size
 	DDP        bool // under torchrun: the model is wrapped in DistributedDataParallel
 	WorldSize  int  // processes under DDP; 0 is 1
-	Resume     bool // as init_from=resume: the checkpoint is loaded onto the GPU first
+	Resume     bool // as init_from=resume: the checkpoint is loaded onto the GPU first, and Inductor's cache is warm
+	Unpadded   bool // where PaddingKnown is false: Inductor leaves lm_head's gradient unpadded
 }

@@ -56,6 +56,15 @@ type Tensor struct {
 	Bytes    units.Bytes // the product of shape and dtype, before any allocator's rounding
 }
 
+// Numel is how many elements the tensor has.
+func (t *Tensor) Numel() int64 {
+	n := int64(1)
+	for _, d := range t.Shape {
+		n *= int64(d)
+	}
+	return n
+}
+
 // Event is the birth or the death of a tensor. A tensor that has died may be born again.
 type Event struct {
 	Tensor int32 // index into Trace.Tensors
