@@ -94,8 +94,9 @@ func runTrain(ctx context.Context, io *term.IO, o trainOptions) error {
 	defer view.close()
 	view.plan()
 	if err := run.Start(view); err != nil {
-		return err
+		return trainError(err)
 	}
+	view.notes()
 	err = run.Run(ctx)
 	view.close()
 	if errors.Is(err, train.ErrStopped) {

@@ -31,6 +31,7 @@ type trainView struct {
 	eval  train.Eval
 	saved string
 	speed float64 // tokens a second, averaged over the last iterations
+	noted int     // of the run's notes, how many were shown
 
 	runs      string    // the folder that snug watch reads; empty where it cannot be written
 	published time.Time // when it was last told
@@ -43,15 +44,7 @@ func newTrainView(io *term.IO, o trainOptions, run *train.Run) *trainView {
 
 // plan says what will run and what it takes, before it takes it.
 func (v *trainView) plan() {
-	m, p, c := v.run.Step.Model, v.run.Step.Policy, &v.run.Config
-	row := func(name, format string, args ...any) {
-		for i, part := range term.Wrapped(fmt.Sprintf(format, args...), max(40, v.io.Err.Width-9)) {
-			if i > 0 {
-				name = ""
-			}
-			fmt.Fprintf(v.io.Err, "%s%s\n", v.io.Err.Paint(term.Bold, fmt.Sprintf("%-8s ", name)), part)
-		}
-	}
+	m, p, c, row := v.run.Step.Model, v.run.Step.Policy, &v.run.Config, v.row
 	row("device", "%s, %s", v.run.Device.Name, c.DType)
 	row("model", "%.2fM parameters: %d layers, %d heads, %d wide, block %d, vocabulary %d", float64(m.Params(true))/1e6, m.NLayer, m.NHead, m.NEmbd, m.BlockSize, m.VocabSize)
 	row("data", "%s: %s tokens to train on, %s to validate", filepath.Join(c.DataDir, c.Dataset), count(int(v.run.Set.Train.Len())), count(int(v.run.Set.Val.Len())))
@@ -61,11 +54,27 @@ func (v *trainView) plan() {
 	}
 	row("batch", "%s", batch)
 	row("memory", "%s", v.memory())
-	for _, note := range v.run.Notes {
-		row("note", "%s", note)
-	}
+	v.notes()
 	if v.run.Iter > 0 {
 		row("resume", "from iteration %d, best val loss %.4f", v.run.Iter, v.run.BestValLoss)
+	}
+}
+
+// notes shows the run's notes that have not been shown.
+func (v *trainView) notes() {
+	for _, note := range v.run.Notes[v.noted:] {
+		v.row("note", "%s", note)
+	}
+	v.noted = len(v.run.Notes)
+}
+
+// row is a line of the plan: its name, and its text beside it.
+func (v *trainView) row(name, format string, args ...any) {
+	for i, part := range term.Wrapped(fmt.Sprintf(format, args...), max(40, v.io.Err.Width-9)) {
+		if i > 0 {
+			name = ""
+		}
+		fmt.Fprintf(v.io.Err, "%s%s\n", v.io.Err.Paint(term.Bold, fmt.Sprintf("%-8s ", name)), part)
 	}
 }
 

@@ -40,6 +40,14 @@ func paddedHead(hs int, dtype trace.DType) int {
 // anyHeadMost is the widest head that attention_any.cu takes.
 const anyHeadMost = 256
 
+// attentionUnit is the unit of the kernels that take attention's op.
+func (e *Executor) attentionUnit(op *program.Op) string {
+	if p := paddedHead(op.Attrs.C/op.Attrs.NH, e.dtype(op.Args[0])); p != 0 {
+		return e.unit(fmt.Sprintf("attention%d", p), op.Args[0])
+	}
+	return e.unit("attention_any", op.Args[0])
+}
+
 func (e *Executor) attentionForward(op *program.Op, s program.Step) error {
 	a, x := &op.Attrs, op.Args
 	hs := a.C / a.NH

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"sort"
@@ -265,14 +266,17 @@ func (d *Device) plan(p product, A, B, D, bias, workspace Pointer, space units.B
 	if err != nil {
 		return nil, err
 	}
-	fastest := math.Inf(1)
+	fastest, last := math.Inf(1), errors.New("the library knows none")
 	for _, algo := range algos {
-		if ms, err := d.measure(3, func() error { return run(algo) }); err == nil && ms < fastest {
+		ms, err := d.measure(3, func() error { return run(algo) })
+		if err != nil {
+			last = err
+		} else if ms < fastest {
 			fastest, pl.algo = ms, algo
 		}
 	}
 	if pl.algo == nil {
-		return nil, fmt.Errorf("cublasLtMatmul: none of %d algorithms runs %v", len(algos), p)
+		return nil, fmt.Errorf("none of %d algorithms runs %v: %w", len(algos), p, last)
 	}
 	d.blas.plans[p] = pl
 	d.blas.memory.add(p, pl.algo)

@@ -19,7 +19,11 @@ package cuda
 
 //go:generate go run ./generate
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/snugml/snug/internal/program"
+)
 
 // Error is a failed call: what was called, and the library's own name and text for the result.
 type Error struct {
@@ -34,4 +38,9 @@ func (e *Error) Error() string {
 		return fmt.Sprintf("%s: %s (%d)", e.Call, e.Name, e.Code)
 	}
 	return fmt.Sprintf("%s: %s (%d): %s", e.Call, e.Name, e.Code, e.Text)
+}
+
+// Is makes a want of memory, on the device or in the library, program.ErrNoMemory.
+func (e *Error) Is(target error) bool {
+	return target == program.ErrNoMemory && (e.Name == "CUDA_ERROR_OUT_OF_MEMORY" || e.Name == "CUBLAS_STATUS_ALLOC_FAILED")
 }

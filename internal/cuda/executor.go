@@ -32,33 +32,50 @@ func (e *Executor) Scratch(op *program.Op) units.Bytes {
 
 // Load takes the arena, loads every kernel that l's ops use, and finds the fastest algorithm of every product.
 func (e *Executor) Load(l *program.Layout) error {
-	return e.on(func() (err error) {
+	return e.on(func() error {
 		if err := e.unload(); err != nil {
 			return err
 		}
-		if e.arena, err = e.drv.alloc(l.Size); err != nil {
+		err := e.take(l)
+		if err == nil {
+			return nil
+		}
+		if undo := e.unload(); undo != nil {
+			err = fmt.Errorf("%w; and %w", err, undo)
+		}
+		if errors.Is(err, program.ErrNoMemory) {
 			return fmt.Errorf("load: %w: set --vram lower, or free memory on %s", err, e.Name)
 		}
-		e.layout, e.taken, e.pieces = l, l.Size, map[*program.Op]pieceTable{}
-		if err := errors.Join(e.stage.open(e.drv), e.later.open(e.drv, laterMost*4)); err != nil {
-			return fmt.Errorf("load: %w", err)
-		}
-		// Algorithms are timed on small numbers (0.0115 in bf16 and fp32), not on whatever lay there.
-		if err := e.drv.fill(e.arena, 0x3c, l.Size, e.stream); err != nil {
-			return fmt.Errorf("load: %w", err)
-		}
-		for s := range l.Sections {
-			for i := range l.Sections[s].Ops {
-				if err := e.prepare(&l.Sections[s].Ops[i]); err != nil {
-					return fmt.Errorf("load: %w", err)
-				}
+		return fmt.Errorf("load: %w", err)
+	})
+}
+
+func (e *Executor) take(l *program.Layout) (err error) {
+	if e.arena, err = e.drv.alloc(l.Size); err != nil {
+		return err
+	}
+	e.layout, e.taken, e.pieces = l, l.Size, map[*program.Op]pieceTable{}
+	if err := e.stage.open(e.drv); err != nil {
+		return err
+	}
+	if err := e.later.open(e.drv, laterMost*4); err != nil {
+		return err
+	}
+	// Algorithms are timed on small numbers (0.0115 in bf16 and fp32), not on whatever lay there.
+	if err := e.drv.fill(e.arena, 0x3c, l.Size, e.stream); err != nil {
+		return err
+	}
+	for s := range l.Sections {
+		for i := range l.Sections[s].Ops {
+			if err := e.prepare(&l.Sections[s].Ops[i]); err != nil {
+				return err
 			}
 		}
-		if e.blas != nil {
-			_ = e.blas.memory.save() // a folder that cannot be written is no reason not to run
-		}
-		return e.drv.synchronize(e.stream)
-	})
+	}
+	if e.blas != nil {
+		_ = e.blas.memory.save() // a folder that cannot be written is no reason not to run
+	}
+	return e.drv.synchronize(e.stream)
 }
 
 // Taken is the size of the arena as it was taken.
@@ -167,7 +184,7 @@ func (e *Executor) unload() error {
 	for _, p := range e.pieces {
 		err = errors.Join(err, e.drv.freeHost(p.host))
 	}
-	e.arena, e.stage = 0, staging{}
+	e.arena, e.taken, e.stage = 0, 0, staging{}
 	return err
 }
 

@@ -104,8 +104,19 @@ func (d *Device) Overhead(dtype trace.DType) (taken, free units.Bytes, err error
 	if !known {
 		taken = total - free // all that is used counts as ours: too much is safe
 	}
-	if d.blas != nil {
-		taken, free = taken+blasCode, free-blasCode
+	return taken + d.code(), free - d.code(), nil
+}
+
+// Free is what is left on the device now beside what the library will load.
+func (d *Device) Free() (units.Bytes, error) {
+	free, _, err := d.Memory()
+	return free - d.code(), err
+}
+
+// code is what the library will load.
+func (d *Device) code() units.Bytes {
+	if d.blas == nil {
+		return 0
 	}
-	return taken, free, nil
+	return blasCode
 }

@@ -69,11 +69,13 @@ func (t Target) Scratch(op *program.Op) units.Bytes {
 	return 0
 }
 
-// prepare loads what op will need: the fastest algorithm of a product, the table of a norm.
+// prepare loads what op will need: the fastest algorithm of a product, attention's kernels, the table of a norm.
 func (e *Executor) prepare(op *program.Op) error {
 	switch op.Code {
 	case program.MatmulForward, program.MatmulGeluForward, program.MatmulBackwardInput, program.MatmulBackwardWeight:
 		return e.prepareProduct(op)
+	case program.AttentionForward, program.AttentionBackward:
+		return e.load(e.attentionUnit(op)) // which head size is used, Overhead does not know
 	case program.GlobalNorm:
 		return e.preparePieces(op)
 	}

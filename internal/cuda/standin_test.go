@@ -139,6 +139,9 @@ func TestLoadTakesWhatWasPlanned(t *testing.T) {
 	if !errors.As(err, &failed) || failed.Name != "CUDA_ERROR_OUT_OF_MEMORY" || !strings.Contains(err.Error(), "13.00 GiB") || !strings.Contains(err.Error(), "--vram") {
 		t.Errorf("13 GiB on a card of 12: %v", err)
 	}
+	if free, total, err := e.Memory(); !errors.Is(failed, program.ErrNoMemory) || free != total || e.Taken() != 0 {
+		t.Errorf("after it %v of %v are free (%v), %v count as taken", free, total, err, e.Taken())
+	}
 }
 
 // Every launch of every op, for GPT-2's sizes, nanoGPT's examples and odd ones, in every dtype, keeps an RTX 3060's limits.

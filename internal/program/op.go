@@ -1,6 +1,7 @@
 package program
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/snugml/snug/internal/units"
@@ -199,12 +200,16 @@ type Step struct {
 	Pos       int     // position of the first row in its sequence: 0 but for a generated token
 }
 
+// ErrNoMemory says that Load found less memory than it was to take.
+var ErrNoMemory = errors.New("not enough memory is free")
+
 // Executor runs programs. The arena is taken in Load and given back in Close; nothing else may be taken between,
 // so that the bytes planned are the bytes taken.
 type Executor interface {
 	// Scratch is the workspace that op needs beside its arguments, 0 for none.
 	Scratch(op *Op) units.Bytes
-	// Load takes the arena of l and prepares every section. Contents are undefined until written.
+	// Load takes the arena of l and prepares every section. Contents are undefined until written. An error leaves nothing
+	// taken; it is ErrNoMemory where the device has less left than the arena and what comes with it.
 	Load(l *Layout) error
 	// Taken is the size of the arena as it was taken.
 	Taken() units.Bytes

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -27,21 +28,25 @@ func OpenCUDA(c *config.Config, o cuda.Options) (Device, *cuda.Executor, error) 
 		d.Close()
 		return Device{}, nil, err
 	}
-	limit := free - deviceMargin
-	if c.Vram > 0 {
-		limit = min(c.Vram-overhead, limit)
+	limit := func(free units.Bytes) units.Bytes {
+		if c.Vram > 0 {
+			return min(c.Vram-overhead, free-deviceMargin)
+		}
+		return free - deviceMargin
 	}
-	if limit <= 0 {
+	if limit(free) <= 0 {
 		d.Close()
-		return Device{}, nil, &FitError{Need: overhead, Limit: c.Vram}
+		return Device{}, nil, &FitError{Need: overhead, Limit: min(cmp.Or(c.Vram, overhead+free), overhead+free)}
 	}
 	e := cuda.NewExecutor(d)
 	costs := GPUCosts(d.Multiprocessors)
 	calibrate := func(m gpt.Model) Costs {
-		return costFileIn(o.Cache, d.Name, d.HasBlas()).calibrated(&calibrator{e, m, dtypes, limit, time.Now}, costs)
+		return costFileIn(o.Cache, d.Name, d.HasBlas()).calibrated(&calibrator{e, m, dtypes, limit(free), time.Now}, costs)
 	}
 	if o.Sync { // every launch is waited for: no time means anything
 		calibrate = nil
 	}
-	return Device{Name: fmt.Sprintf("%s (%s)", d.Name, d.Blas), Exec: e, DTypes: dtypes, Costs: costs, calibrate: calibrate, Limit: limit, Memory: d.ProcessMemory}, e, nil
+	return Device{Name: fmt.Sprintf("%s (%s)", d.Name, d.Blas), Exec: e, DTypes: dtypes, Costs: costs, calibrate: calibrate,
+		Limit: limit(free), Overhead: overhead, Memory: d.ProcessMemory,
+		LimitNow: func() (units.Bytes, error) { free, err := d.Free(); return limit(free), err }}, e, nil
 }

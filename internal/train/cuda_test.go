@@ -6,11 +6,13 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/cuda"
 	"github.com/snugml/snug/internal/cuda/cudatest"
+	"github.com/snugml/snug/internal/units"
 )
 
 // standIn is the device of a run on the stand-in driver.
@@ -20,6 +22,7 @@ func standIn(t *testing.T, c *config.Config) Device {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.calibrate = nil // a stand-in's times mean nothing
 	return d
 }
 
@@ -67,5 +70,43 @@ func TestTrainsOnAQueuingDevice(t *testing.T) {
 			t.Errorf("%s: losses %v, without a stop %v", dtype, losses, all.losses())
 		}
 		sameState(t, c.OutDir, whole.OutDir)
+	}
+}
+
+// Memory that others take between the plan and the start makes the run plan again for what is left, within vram; what
+// does not fit then says both numbers.
+func TestReplansWhenMemoryIsTaken(t *testing.T) {
+	driver := cudatest.StandIn(t)
+	for name, c := range map[string]struct {
+		vram, left units.Bytes
+		want       string // in the note, or in the error
+		fits       bool
+	}{
+		"free":       {0, 210 * units.MiB, "could have 11.84 GiB when it was planned, it can have 50.00 MiB now: planned again, it takes ", true},
+		"vram":       {700 * units.MiB, 210 * units.MiB, "could have 668.00 MiB when it was planned, it can have 50.00 MiB now: planned again", true},
+		"too little": {0, 165 * units.MiB, "could have 11.84 GiB when it was planned, it can have 5.00 MiB now: plan: the smallest way", false},
+		"nothing":    {0, units.MiB, "it can have 0 B now: plan: the smallest way", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			driver.Others(0)
+			settings := tiny(t, func(s *config.Config) {
+				s.BlockSize, s.NEmbd, s.NHead, s.NLayer, s.BatchSize, s.GradientAccumulationSteps, s.MaxIters, s.EvalIters, s.Vram = 64, 128, 4, 8, 224, 1, 1, 1, c.vram
+			})
+			var r *Run
+			_, err := trainOn(t, standIn(t, &settings), settings, &recorder{}, func(run *Run) {
+				r = run
+				driver.Others(cudatest.Total - c.left)
+			})
+			var fit *FitError
+			notes := strings.Join(r.Notes, "\n")
+			switch {
+			case !c.fits && (!errors.As(err, &fit) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")):
+				t.Errorf("error %v, want %q", err, c.want)
+			case c.fits && (err != nil || !strings.Contains(notes, c.want)):
+				t.Errorf("error %v, notes %q, want %q", err, notes, c.want)
+			case c.fits && (r.Layout.Size > c.left || r.Iter != 2):
+				t.Errorf("planned %v where %v were left, %d iterations done", r.Layout.Size, c.left, r.Iter)
+			}
+		})
 	}
 }

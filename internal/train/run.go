@@ -24,7 +24,9 @@ type Device struct {
 	Limit  units.Bytes // of the arena; 0 is none
 	Notes  []string    // what the user should know of it
 
-	Memory func() (units.Bytes, bool) // what the device charges the process; nil where nothing does
+	Overhead units.Bytes                 // what the process takes on the device beside the arena
+	LimitNow func() (units.Bytes, error) // what Limit would be by now; nil where others cannot take what was free
+	Memory   func() (units.Bytes, bool)  // what the device charges the process; nil where nothing does
 
 	calibrate func(m gpt.Model) Costs // nil where Costs need no measuring
 }
@@ -92,7 +94,8 @@ func Prepare(c config.Config, d Device) (r *Run, err error) {
 	if r.Data, err = data.NewSampler(r.Set, data.Order(c.DataOrder), uint64(c.Seed), m.VocabSize); err != nil {
 		return r, err
 	}
-	r.Step, r.Layout, err = Choose(m, &c, d.DTypes, d.CostsOf(m), d.Exec.Scratch, d.Limit)
+	r.Device.Costs, r.Device.calibrate = d.CostsOf(m), nil
+	r.Step, r.Layout, err = Choose(m, &c, d.DTypes, r.Device.Costs, d.Exec.Scratch, d.Limit)
 	return r, err
 }
 
@@ -155,7 +158,7 @@ func vocabSize(m *data.Meta) int {
 // report is told what happens. An evaluation alone (eval_only) writes nothing.
 func (r *Run) Start(report Reporter) error {
 	r.Report = report
-	if err := r.Exec.Load(r.Layout); err != nil {
+	if err := r.load(); err != nil {
 		return err
 	}
 	if taken := r.Exec.Taken(); taken != r.Layout.Size {
@@ -169,6 +172,40 @@ func (r *Run) Start(report Reporter) error {
 	}
 	r.Save = r.save
 	return r.openLogs()
+}
+
+// replans is how often a run that finds less memory than it planned with plans again.
+const replans = 2
+
+// load takes the arena. Where others took the memory since it was planned, the run is planned again for what is left.
+func (r *Run) load() error {
+	for tries := 0; ; tries++ {
+		err := r.Exec.Load(r.Layout)
+		if !errors.Is(err, program.ErrNoMemory) || r.Device.LimitNow == nil || tries == replans {
+			return err
+		}
+		if err := r.replan(); err != nil {
+			return err
+		}
+	}
+}
+
+// replan chooses a step that fits what is free now, and notes both. Where the plan fits again it stands.
+func (r *Run) replan() error {
+	d := &r.Device
+	now, err := d.LimitNow()
+	if err != nil || now >= r.Layout.Size {
+		return err
+	}
+	lost := fmt.Sprintf("others took memory of the device: the run could have %v when it was planned, it can have %v now", d.Limit, max(now, 0))
+	d.Limit = max(now, 1)
+	step, layout, err := Choose(r.Step.Model, &r.Config, d.DTypes, d.Costs, r.Exec.Scratch, d.Limit)
+	if err != nil {
+		return fmt.Errorf("%s: %w", lost, err)
+	}
+	r.Step, r.Layout = step, layout
+	r.Notes = append(r.Notes, fmt.Sprintf("%s: planned again, it takes %v, %d sequences at once", lost, r.Layout.Size, r.Step.Policy.MicroBatch))
+	return nil
 }
 
 func (r *Run) fill() error {
