@@ -44,14 +44,30 @@ func Rename(from, to string) error {
 }
 
 // Lock takes the lock file path for this process, which keeps it until unlock is called or it ends, however it ends.
+// unlock removes the file.
 func Lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	for {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+		if err != nil {
+			return nil, err
+		}
+		if err := lockFile(f); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, ErrLocked)
+		}
+		if named(f) {
+			return func() { unlockFile(f) }, nil
+		}
+		f.Close() // its holder removed it between our opening and our locking it: it keeps nobody out
+	}
+}
+
+// named says whether f is still the file of its name.
+func named(f *os.File) bool {
+	ours, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return false
 	}
-	if err := lockFile(f); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, ErrLocked)
-	}
-	return func() { f.Close() }, nil
+	there, err := os.Stat(f.Name())
+	return err == nil && os.SameFile(ours, there)
 }

@@ -23,3 +23,11 @@ func SyncDir(dir string) error {
 }
 
 func lockFile(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+
+// unlockFile removes a locked file and lets go of it, in this order: the name is ours only while we hold the lock.
+func unlockFile(f *os.File) {
+	if named(f) {
+		os.Remove(f.Name())
+	}
+	f.Close()
+}

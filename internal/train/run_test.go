@@ -422,7 +422,11 @@ func TestFaults(t *testing.T) {
 		"out_dir":       {func(c *config.Config) { os.WriteFile(c.OutDir, nil, 0o666) }, "out"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := train(t, tiny(t, c.change), &recorder{})
+			settings := tiny(t, c.change)
+			_, err := train(t, settings, &recorder{})
+			if info, e := os.Stat(settings.OutDir); e == nil && info.IsDir() {
+				t.Errorf("a start that failed left %s behind", settings.OutDir)
+			}
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want one line with %q", err, c.want)
 			}
