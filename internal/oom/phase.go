@@ -66,6 +66,8 @@ var places = []place{
 	{"torch/nn/utils/clip_grad.py", "", Optimizer},
 	{"torch/nn/modules/", "__init__ reset_parameters", Init},
 	{"torch/nn/parameter.py", "", Init},
+	{"torch/nn/init.py", "", Init},
+	{"torch/cuda/__init__.py", "_lazy_init init", Init},
 	{"/tensorflow", "__init__ _init_ __call__ call apply_op create_op", UnknownPhase}, // where a graph was made, not run
 	{"torch/nn/", "", Forward},
 	{"torch/functional.py", "", Forward},
@@ -97,18 +99,20 @@ type sign struct {
 // doings are tried in order for each identifier.
 var doings = []sign{
 	{phase: Compile, all: kCompile, with: kCompiler | kTorch, not: kWrapper},
-	{phase: Load, all: kLoad, with: kFile | kModel | kOptim | kTorch, not: kData},
+	{phase: Load, all: kLoad, with: kFile | kModel | kOptim | kTorch, not: kData | kDataset},
 	{phase: Load, all: kFrom | kFile},
 	{phase: Load, all: kSet | kModel | kMove},
 	{phase: Backward, all: kBackward, not: kForward | kTrain | kBuild},
 	{phase: Backward, all: kGrad, alone: true},
 	{phase: Optimizer, all: kClip, with: kGrad},
 	{phase: Optimizer, all: kStep, with: kOptim, not: kTrain | kEval | kSample},
+	{phase: Optimizer, all: kGrad | kMove},
 	{phase: Optimizer, all: kOptim | kFile, not: kLoad},
 	{phase: Init, all: kWarm, with: kModel | kRun},
-	{phase: Load, all: kLoad, not: kData | kTrain | kEval | kSample},
-	{phase: Init, all: kBuild, not: kData | kForward | kLoss},
-	{phase: Init, all: kMake | kModel, not: kData | kForward | kLoss},
+	{phase: Load, all: kLoad, not: kData | kDataset | kTrain | kEval | kSample},
+	{phase: Init, all: kBuild, not: kData | kDataset | kForward | kLoss},
+	{phase: Init, all: kMake | kModel, not: kData | kDataset | kForward | kLoss},
+	{phase: Init, all: kMake | kLayer, not: kData | kDataset | kForward | kLoss},
 	{phase: Init, all: kMake, with: kModel, alone: true},
 	{phase: Forward, all: kForward},
 	{phase: Forward, all: kLoss},
@@ -189,7 +193,7 @@ func (w *walk) frame(f Frame, next string) {
 	} else if f.Func != "" && f.Func[0] != '<' {
 		n := read(f.Func)
 		phase := w.doingOf(n, subject)
-		if phase == UnknownPhase && n.kind&^(kMake|kPerhaps) == 0 && read(tail(path, 2)).has(kLayer) {
+		if phase == UnknownPhase && w.doing == UnknownPhase && n.kind&^(kMake|kPerhaps|kModel|kLayer) == 0 && read(tail(path, 2)).has(kLayer) {
 			phase = Forward // a model's file, and nothing else to do with it
 		}
 		w.do(phase, n, true)
@@ -341,7 +345,7 @@ func (w *walk) why(n, subject ident, function bool) {
 		return
 	}
 	switch {
-	case w.inside:
+	case w.inside && !(function && n.has(kStep)): // validation_step runs inside of what spreads it over the cards
 		w.inner = purpose
 		return
 	case w.purpose == Eval && purpose == Sample, w.purpose != "" && !strong:

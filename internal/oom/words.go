@@ -33,8 +33,9 @@ const (
 	kMove // to a device or another type
 	kCompile
 	kCompiler
-	kRun   // does what its subject says
-	kData  // feeds the model: what is built or loaded there is no model
+	kRun  // does what its subject says
+	kData // feeds the model: what is built or loaded there is no model
+	kDataset
 	kAfter // when something is over
 	kSet
 	kWrapper // runs what was made before
@@ -55,14 +56,14 @@ var vocabulary = map[kind]string{
 	kBackward: "backward backprop vjp",
 	kLoss:     "loss losses criterion",
 	kGrad:     "grad gradient",
-	kStep:     "step update",
+	kStep:     "step update unscale",
 	kOptim:    "optimizer optim opt optimiser scaler deepspeed adam adamw sgd lamb lars lion adafactor adagrad rmsprop radam prodigy muon shampoo novograd adan adam8bit adamw8bit bitsandbytes lbfgs optim* adamw* adam*",
-	kClip:     "clip unscale",
+	kClip:     "clip",
 	kLoad:     "load restore resume deserialize load* reload",
 	kFrom:     "from",
-	kFile:     "pretrained checkpoint ckpt weight state dict shard serialization safetensor safetensors single file lora adapter statedict ckpt* checkpoint*",
+	kFile:     "pretrained checkpoint ckpt weight state dict shard serialization safetensor safetensors saver single file lora adapter statedict ckpt* checkpoint*",
 	kModel:    "model net network module unet vae encoder decoder transformer generator discriminator llm engine backbone ddp fsdp deepspeed megatron embedder critic actor policy teacher student gan detector accelerator",
-	kLayer:    "model net network module unet vae encoder decoder transformer backbone layer block attention embedding resnet modeling",
+	kLayer:    "model net network module unet vae encoder decoder transformer backbone layer block attention embedding resnet modeling parallel",
 	kBuild:    "init initialize initialise initialization initializer build setup construct wrap",
 	kMake:     "create make prepare place dispatch define instantiate new",
 	kWarm:     "profile dummy warmup capture",
@@ -70,7 +71,8 @@ var vocabulary = map[kind]string{
 	kCompile:  "compile compiler codegen autotune benchmark bench lowering autotun*",
 	kCompiler: "inductor dynamo triton xla compiler functorch jax autotuner aot",
 	kRun:      "run start call main advance execute iter loop __call__ do",
-	kData:     "dataloader dataset loader collate sampler getitem fetch worker",
+	kData:     "dataloader loader collate sampler getitem fetch worker",
+	kDataset:  "dataset data",
 	kAfter:    "after end finish",
 	kSet:      "set assign",
 	kWrapper:  "wrapper fn",
@@ -86,7 +88,7 @@ const nouns = "trainer trained trainable generator detector validity inferred"
 // idioms are frameworks' own names that their words do not tell.
 var idioms = map[kind]string{
 	kBuild | kModel: "get_model",
-	kEval:           "estimate_loss prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
+	kEval:           "estimate_loss inference_on_dataset prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
 }
 
 // dictionary is the vocabulary as it is looked up.
