@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"sync"
 )
 
 // Kind is what a suggestion changes.
@@ -42,22 +43,35 @@ type Suggestion struct {
 // best; then those that change training. Only what fits is suggested; when nothing does, the smallest thing is
 // returned with Fits false in its outcome, so that there is a number to say.
 func Suggest(o *Outcome, t Target) ([]Suggestion, error) {
-	s := search{base: o, target: t}
-	s.microBatches()
-	s.compile()
-	s.withoutConfig()
-	same := s.found
-	s.found = nil
-	if !o.Fits {
-		s.smallerTraining()
+	same, err := searches(o, t, (*search).microBatches, (*search).compile, (*search).withoutConfig)
+	if o.Fits || err != nil {
+		return rank(same), err
 	}
-	all := rank(same)
-	all = append(all, s.found...)
-	if len(all) == 0 && !o.Fits {
-		s.smallest()
-		all = s.found
+	smaller, err := searches(o, t, (*search).smallerBatch, (*search).shorterContext, (*search).shallower, (*search).narrower)
+	all := append(rank(same), smaller...)
+	if len(all) == 0 && err == nil {
+		return searches(o, t, (*search).smallest)
 	}
-	return all, s.err
+	return all, err
+}
+
+// searches looks in several directions at once, and returns what they found in their order.
+func searches(o *Outcome, t Target, directions ...func(*search)) ([]Suggestion, error) {
+	all := make([]search, len(directions))
+	var wg sync.WaitGroup
+	for i, look := range directions {
+		all[i] = search{base: o, target: t}
+		wg.Go(func() { look(&all[i]) })
+	}
+	wg.Wait()
+	var found []Suggestion
+	for i := range all {
+		if all[i].err != nil {
+			return found, all[i].err
+		}
+		found = append(found, all[i].found...)
+	}
+	return found, nil
 }
 
 type search struct {
@@ -259,13 +273,22 @@ func (s *search) withoutConfig() {
 	}
 }
 
-// smallerTraining tries the changes that alter training: fewer sequences an update, a shorter context, a smaller model.
-func (s *search) smallerTraining() {
-	c := &s.base.Setup.Config
-	m := c.Model()
-	s.shrink(EffectiveBatch, "batch_size", below(c.BatchSize), "fewer sequences an update than before: noisier gradients, so more iterations")
-	s.shrink(BlockSize, "block_size", halvings(m.BlockSize, 64), "a shorter context: the model cannot look further back")
-	s.shrink(NLayer, "n_layer", below(m.NLayer), "a shallower model has less capacity")
+// What follows alters training: fewer sequences an update, a shorter context, a smaller model.
+
+func (s *search) smallerBatch() {
+	s.shrink(EffectiveBatch, "batch_size", below(s.base.Setup.Config.BatchSize), "fewer sequences an update than before: noisier gradients, so more iterations")
+}
+
+func (s *search) shorterContext() {
+	s.shrink(BlockSize, "block_size", halvings(s.base.Setup.Config.Model().BlockSize, 64), "a shorter context: the model cannot look further back")
+}
+
+func (s *search) shallower() {
+	s.shrink(NLayer, "n_layer", below(s.base.Setup.Config.Model().NLayer), "a shallower model has less capacity")
+}
+
+func (s *search) narrower() {
+	m := s.base.Setup.Config.Model()
 	s.shrink(NEmbd, "n_embd", widths(m.NEmbd, m.NHead), "a narrower model has less capacity")
 }
 

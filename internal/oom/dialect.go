@@ -3,6 +3,7 @@ package oom
 import (
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // dialect is one wording of a memory failure. A new wording is a new entry in dialects.
@@ -138,41 +139,54 @@ var dialects = []dialect{
 	{name: "out-of-memory", anchor: "out of memory", guard: raisedGuard, kind: Device},
 }
 
-// rule is a dialect, compiled.
+// rule is a dialect, compiled as far as it is used.
 type rule struct {
 	*dialect
-	guard   *regexp.Regexp
-	unless  *regexp.Regexp
-	clauses []*regexp.Regexp
+	guard   func() *regexp.Regexp
+	unless  func() *regexp.Regexp
+	clauses []*clause
 }
 
-// compileDialects compiles the table; clause lists that dialects share are compiled once.
+// clause is a piece of a message: the longest of its words, which is quick to look for, and the whole.
+type clause struct {
+	word string
+	expr func() *regexp.Regexp
+}
+
+// compileDialects prepares the table; dialects share the clauses that they have in common.
 func compileDialects() []rule {
-	compiled := map[string]*regexp.Regexp{}
+	shared := map[string]*clause{}
 	rules := make([]rule, len(dialects))
 	for i := range dialects {
 		d := &dialects[i]
-		rules[i].dialect = d
-		if d.guard != "" {
-			rules[i].guard = regexp.MustCompile(d.guard)
-		}
-		if d.unless != "" {
-			rules[i].unless = regexp.MustCompile(d.unless)
-		}
-		for _, c := range d.clauses {
-			if compiled[c] == nil {
-				compiled[c] = compileClause(c)
+		rules[i] = rule{dialect: d, guard: lazy(d.guard), unless: lazy(d.unless)}
+		for _, text := range d.clauses {
+			if shared[text] == nil {
+				shared[text] = &clause{longestWord(text), sync.OnceValue(func() *regexp.Regexp { return compileClause(text) })}
 			}
-			rules[i].clauses = append(rules[i].clauses, compiled[c])
+			rules[i].clauses = append(rules[i].clauses, shared[text])
 		}
 	}
 	return rules
+}
+
+// longestWord is the longest word of a clause that is no number's name, in lower case.
+func longestWord(text string) string {
+	longest := ""
+	for _, w := range strings.FieldsFunc(fieldNameExpr().ReplaceAllString(strings.ToLower(text), " "), func(c rune) bool { return c < 'a' || c > 'z' }) {
+		if len(w) > len(longest) {
+			longest = w
+		}
+	}
+	return longest
 }
 
 // fields are the patterns of a clause's numbers; a field not listed here is a size.
 var fields = map[string]string{
 	"gpu": `\d{1,4}`, "pid": `\d{1,10}`, "shape": `[\d, ]{1,200}`, "dtype": `\w+`, "tried_bytes": `\d+`,
 }
+
+var fieldNameExpr = lazy(`\{\w+\}`)
 
 var fieldExpr = lazy(`\\\{(\w+)\\\}`)
 

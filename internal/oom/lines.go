@@ -36,7 +36,7 @@ type lexicon struct {
 	anchors int // literals below this are dialects' anchors
 	notes   int // literals below this are notes' anchors
 	calls   int // literals below this are call forms' anchors
-	exprs   []*regexp.Regexp
+	exprs   []func() *regexp.Regexp
 }
 
 var words = sync.OnceValue(func() lexicon {
@@ -47,7 +47,7 @@ var words = sync.OnceValue(func() lexicon {
 	l := lexicon{anchors: len(literals)}
 	for _, n := range notes {
 		literals = append(literals, n.anchor)
-		l.exprs = append(l.exprs, regexp.MustCompile(n.expr))
+		l.exprs = append(l.exprs, lazy(n.expr))
 	}
 	l.notes = len(literals)
 	for _, c := range callForms {
@@ -195,7 +195,7 @@ func (r *Reader) note(line []byte, h hit, id int) {
 		return
 	}
 	start := max(0, h.end-reach)
-	m := words().exprs[id].FindStringSubmatch(string(line[start:min(len(line), h.end+reach)]))
+	m := words().exprs[id]().FindStringSubmatch(string(line[start:min(len(line), h.end+reach)]))
 	if m == nil || len(r.run.Settings) > 256 {
 		return
 	}

@@ -13,13 +13,16 @@ var rules = sync.OnceValue(compileDialects)
 // the prefix of a library's next line.
 const maxGap = 120
 
+// maxClause is more than any clause is long.
+const maxClause = 400
+
 // matchMessage explains a piece of log by the dialects whose anchors it holds, and keeps the one that explains most.
 func matchMessage(text string, candidates []int) *Failure {
 	var best *Failure
 	most := -1
 	for _, id := range candidates {
 		r := rules()[id]
-		if r.guard != nil && !r.guard.MatchString(text) || r.unless != nil && r.unless.MatchString(text) {
+		if !r.guard().MatchString(text) || r.dialect.unless != "" && r.unless().MatchString(text) {
 			continue
 		}
 		f := r.read(text)
@@ -75,15 +78,20 @@ func (r rule) nearest(text string, at, end int) (*regexp.Regexp, []int) {
 	if at >= len(text) {
 		return nil, nil
 	}
+	text = text[:min(len(text), end+maxClause)]
+	lower := strings.ToLower(text[at:])
 	var expr *regexp.Regexp
 	var best []int
 	for _, c := range r.clauses {
-		loc := c.FindStringSubmatchIndex(text[at:])
+		if !strings.Contains(lower, c.word) {
+			continue
+		}
+		loc := c.expr().FindStringSubmatchIndex(text[at:])
 		if loc == nil || at+loc[0] > end {
 			continue
 		}
 		if best == nil || loc[0] < best[0] || loc[0] == best[0] && loc[1] > best[1] {
-			expr, best = c, loc
+			expr, best = c.expr(), loc
 		}
 	}
 	return expr, best
