@@ -77,6 +77,7 @@ var remedies = []remedy{
 	}},
 	{kind: "lazy_data", cause: []Cause{HostMemory}},
 	{kind: "more_host", cause: []Cause{HostMemory}},
+	{kind: "eval_cpu", cause: []Cause{EvalLargerThanTrain, EvalWithoutNoGrad, BatchTooLarge}, when: evaluating, edit: evalOnCPU, trial: func(_ *Diagnosis, s *fit.Setup, _ *fit.Target) { s.Options.EvalBatch = 1 }},
 	{kind: "cpu", cause: []Cause{BatchTooLarge, ModelTooLarge}, when: func(d *Diagnosis) bool { return simulated(d) && d.Config.Device != "cpu" }, edit: onCPU},
 }
 
@@ -111,6 +112,20 @@ func onCPU(d *Diagnosis, f *Fix) {
 	f.Effect.Args["time"] = units.Duration(time.Duration(min(tokens/rate, 1e9) * float64(time.Second)))
 	f.Effect.Args["rate"] = int64(max(1, rate))
 	f.EffectiveBatch = d.Config.EffectiveBatch()
+}
+
+// evaluating reports that an evaluation failed on a card.
+func evaluating(d *Diagnosis) bool { return d.Phase == Eval && onGPU(d) }
+
+// evalOnCPU says how long the CPU takes for one evaluation: eval_iters batches of both splits, forward only, which is a
+// third of a training step's work.
+func evalOnCPU(d *Diagnosis, f *Fix) {
+	if !simulated(d) {
+		return
+	}
+	rate := 3 * cpuRate * cpuParameters / float64(max(1, parameters(d.base.trace)))
+	tokens := 2 * float64(d.Config.EvalIters) * float64(d.Config.BatchSize) * float64(d.Config.BlockSize)
+	f.Effect = i18n.M("fix.eval_cpu.effect_time", "time", units.Duration(time.Duration(min(tokens/rate, 1e9)*float64(time.Second))), "tokens", int64(tokens))
 }
 
 // parameters counts the model's weights, the position embeddings left out as nanoGPT does.

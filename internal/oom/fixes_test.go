@@ -108,3 +108,20 @@ func TestIncident(t *testing.T) {
 		t.Errorf("second fix %s", d.Fixes[1].Kind)
 	}
 }
+
+// Evaluation on the CPU is offered where evaluation failed on a card, and is said not to be enough where training does not fit either.
+func TestFixesEvalOnCPU(t *testing.T) {
+	const oom = "RuntimeError: CUDA out of memory. Tried to allocate 1.10 GiB (GPU 0; 10.76 GiB total capacity; 9.02 GiB already allocated; 640.50 MiB free; 9.23 GiB reserved in total by PyTorch)\n"
+	const call = "Traceback (most recent call last):\n  File \"a.py\", line 1, in %\n    out = model(x)\n"
+	if got := kinds(diagnose(t, strings.Replace(call, "%", "validate", 1)+oom)); !strings.Contains(got, "eval_cpu") {
+		t.Errorf("evaluation failed: %s", got)
+	}
+	if got := kinds(diagnose(t, strings.Replace(call, "%", "train", 1)+oom)); strings.Contains(got, "eval_cpu") {
+		t.Errorf("training failed: %s", got)
+	}
+	for _, f := range diagnose(t, string(Example)).Fixes {
+		if f.Kind == "eval_cpu" && (f.Fits == nil || *f.Fits || f.Effect.Args["tokens"] != int64(2*200*64*1024)) {
+			t.Errorf("the example's training does not fit either: %+v", f)
+		}
+	}
+}
