@@ -431,7 +431,7 @@ func capped(e *evidence) (int, i18n.Message) {
 }
 
 func whileCompiling(e *evidence) (int, i18n.Message) {
-	if e.phase == Compile {
+	if e.phase == Compile && e.Facts.Framework != "jax" { // XLA plans the whole step's memory when it compiles it
 		return 60, i18n.M("evidence.compiling")
 	}
 	return none()
