@@ -40,7 +40,7 @@ func newBench(io *term.IO) *cobra.Command {
 	cmd.Flags().BoolVar(&o.ops, "ops", true, "list the time of each kind of op")
 	cmd.Flags().BoolVar(&o.cuda.OwnBlas, "own-matmul", false, "use snug's own matrix products, not cuBLASLt's")
 	cmd.Flags().BoolVar(&o.cuda.Generic, "generic", false, "use the kernels that every card takes")
-	cmd.Flags().BoolVar(&o.cuda.Sync, "sync", false, "wait for and check every kernel")
+	addSync(cmd, &o.cuda)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if o.config, err = s.load(args); err != nil {
 			return err

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/cpu"
 	"github.com/snugml/snug/internal/cpu/kernel"
@@ -19,9 +21,8 @@ import (
 )
 
 // openDevice is the device that the settings name; left unset it is the GPU where there is a usable one, else the CPU.
-func openDevice(ctx context.Context, c *config.Config) (train.Device, error) {
+func openDevice(ctx context.Context, c *config.Config, o cuda.Options) (train.Device, error) {
 	kind, number, _ := strings.Cut(c.Device, ":")
-	var o cuda.Options
 	var note string
 	if !c.IsSet("device") {
 		kind = "cpu"
@@ -41,12 +42,20 @@ func openDevice(ctx context.Context, c *config.Config) (train.Device, error) {
 		if note != "" {
 			d.Notes = append(d.Notes, note)
 		}
+		if o.Sync {
+			d.Notes = append(d.Notes, "sync has no effect: the CPU ends every op before the next")
+		}
 		return d, err
 	case "cuda":
 		d, _, err := openCUDA(c, number, o)
 		return d, err
 	}
 	return train.Device{}, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
+}
+
+// addSync gives cmd the flag that finds a kernel that fails.
+func addSync(cmd *cobra.Command, o *cuda.Options) {
+	cmd.Flags().BoolVar(&o.Sync, "sync", false, "wait for and check every kernel, and name the one that fails")
 }
 
 // cacheFolder is where snug remembers what it found out about this machine; empty where the system names none.

@@ -8,10 +8,12 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/cuda"
 	"github.com/snugml/snug/internal/term"
 	"github.com/snugml/snug/internal/train"
 )
@@ -23,6 +25,7 @@ type trainOptions struct {
 	example bool   // nothing was given: the example's settings and text
 	prompt  string // what a sample at the end begins with; empty draws none
 	json    bool
+	cuda    cuda.Options
 }
 
 func newTrain(io *term.IO) *cobra.Command {
@@ -37,10 +40,11 @@ func newTrain(io *term.IO) *cobra.Command {
 			"  snug train config/train_gpt2.py --vram=11.69GiB\n" +
 			"  snug train config/train_gpt2.py --init_from=resume",
 	}
+	var o trainOptions
 	s := addSettings(cmd, config.Train)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		o := trainOptions{json: wantJSON(cmd), example: len(args) == 0 && len(s.overrides) == 0, again: s.again(args)}
-		var err error
+	addSync(cmd, &o.cuda)
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		o.json, o.example, o.again = wantJSON(cmd), len(args) == 0 && len(s.overrides) == 0, s.again(args)
 		if o.config, err = s.load(args); err != nil {
 			return err
 		}
@@ -80,7 +84,7 @@ func runTrain(ctx context.Context, io *term.IO, o trainOptions) error {
 			return err
 		}
 	}
-	device, err := openDevice(ctx, &o.config)
+	device, err := openDevice(ctx, &o.config, o.cuda)
 	if err != nil {
 		return err
 	}
@@ -97,6 +101,7 @@ func runTrain(ctx context.Context, io *term.IO, o trainOptions) error {
 		return trainError(err)
 	}
 	view.notes()
+	view.publish(time.Now())
 	err = run.Run(ctx)
 	view.close()
 	if errors.Is(err, train.ErrStopped) {

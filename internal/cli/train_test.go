@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/runs"
 	"github.com/snugml/snug/internal/term"
 )
 
@@ -42,6 +43,49 @@ func TestExample(t *testing.T) {
 	}
 	if !strings.Contains(errs.String(), "nothing was given") || !strings.Contains(errs.String(), "taken once") {
 		t.Errorf("stderr lacks the example's first line or the plan:\n%s", errs.String())
+	}
+}
+
+// watcher is a stream that keeps the runs which snug watch would show when a text is first written to it.
+type watcher struct {
+	text, dir string
+	seen      []runs.Run
+}
+
+func (w *watcher) Write(p []byte) (int, error) {
+	if w.seen == nil && bytes.Contains(p, []byte(w.text)) {
+		w.seen = runs.List(w.dir)
+	}
+	return len(p), nil
+}
+
+// snug watch knows of a run from before its first estimate on: the process memory that is predicted, then its iterations.
+// When the run has ended it knows nothing of it.
+func TestRunIsPublished(t *testing.T) {
+	t.Chdir(t.TempDir())
+	dir := t.TempDir()
+	t.Setenv("SNUG_RUNS", dir)
+	out, errs := &watcher{text: "step 0:", dir: dir}, &watcher{text: "iter 0:", dir: dir}
+	io := &term.IO{Out: &term.Stream{Writer: out, Width: 100}, Err: &term.Stream{Writer: errs, Width: 100}, Env: os.Getenv}
+	o := trainOptions{config: config.Default()}
+	if err := prepareExample(context.Background(), io, &o); err != nil {
+		t.Fatal(err)
+	}
+	o.prompt = ""
+	o.config.Device, o.config.NLayer, o.config.NEmbd, o.config.MaxIters, o.config.EvalIters = "cpu", 1, 16, 2, 1
+	if err := runTrain(context.Background(), io, o); err != nil {
+		t.Fatal(err)
+	}
+	for _, seen := range [][]runs.Run{out.seen, errs.seen} {
+		if len(seen) != 1 || seen[0].PID != os.Getpid() || seen[0].Predicted == nil || *seen[0].Predicted <= 0 {
+			t.Errorf("during the run: %+v", seen)
+		}
+	}
+	if len(out.seen) == 1 && out.seen[0].Iteration != nil {
+		t.Errorf("iteration %d was told before it was", *out.seen[0].Iteration)
+	}
+	if left := runs.List(dir); left != nil {
+		t.Errorf("after the run: %+v", left)
 	}
 }
 

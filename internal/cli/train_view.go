@@ -33,8 +33,9 @@ type trainView struct {
 	speed float64 // tokens a second, averaged over the last iterations
 	noted int     // of the run's notes, how many were shown
 
-	runs      string    // the folder that snug watch reads; empty where it cannot be written
-	published time.Time // when it was last told
+	runs      string      // the folder that snug watch reads; empty where it cannot be written
+	published time.Time   // when it was last told
+	peak      units.Bytes // the most that the process was seen to hold then
 }
 
 func newTrainView(io *term.IO, o trainOptions, run *train.Run) *trainView {
@@ -222,11 +223,22 @@ func (v *trainView) publish(now time.Time) {
 		return
 	}
 	v.published = now
-	iteration, seconds, predicted := int64(v.last.Iter), v.last.Time.Seconds(), v.run.Layout.Size
+	d, arena := &v.run.Device, v.run.Layout.Size
+	process := func(arena units.Bytes) *units.Bytes { n := arena + d.Overhead; return &n }
 	r := runs.Run{PID: os.Getpid(), Processes: []int{os.Getpid()}, Command: v.o.again, Started: v.start, Updated: now, Attempt: 1,
-		Iteration: &iteration, Loss: &v.last.Loss, StepSeconds: &seconds, Predicted: &predicted, Allocated: &predicted}
-	if limit := v.run.Device.Limit; limit > 0 {
-		r.Limit = &limit
+		Predicted: process(arena), Allocated: &arena}
+	if d.Limit > 0 {
+		r.Limit = process(d.Limit)
+	}
+	if d.Memory != nil {
+		if held, known := d.Memory(); known {
+			v.peak = max(v.peak, held)
+			r.Measured = &v.peak
+		}
+	}
+	if v.last.Time > 0 {
+		iteration, seconds := int64(v.last.Iter), v.last.Time.Seconds()
+		r.Iteration, r.Loss, r.StepSeconds = &iteration, &v.last.Loss, &seconds
 	}
 	if runs.Publish(v.runs, r) != nil {
 		v.runs = ""

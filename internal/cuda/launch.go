@@ -121,7 +121,8 @@ func (d *Device) launch(unit, name string, grid dim, threads, shared int) error 
 		}
 		k.shared = shared
 	}
-	code := call(d.drv.calls[cuLaunchKernel], k.f, uintptr(max(grid.x, 1)), uintptr(max(grid.y, 1)), uintptr(max(grid.z, 1)),
+	grid = dim{max(grid.x, 1), max(grid.y, 1), max(grid.z, 1)}
+	code := call(d.drv.calls[cuLaunchKernel], k.f, uintptr(grid.x), uintptr(grid.y), uintptr(grid.z),
 		uintptr(threads), 1, 1, uintptr(shared), d.stream, uintptr(unsafe.Pointer(&d.args.ptrs)), 0)
 	if code == 0 && d.sync {
 		code = call(d.drv.calls[cuStreamSynchronize], d.stream)
