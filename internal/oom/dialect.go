@@ -61,6 +61,7 @@ var (
 		"out of memory error on GPU {gpu}", "cannot allocate {tried} memory on GPU",
 		"{allocated} memory has been allocated", "available memory is only {free}",
 	}
+	mlxClauses  = []string{"unable to allocate {tried}", "attempting to allocate {tried}", "maximum allowed buffer size of {limit}"}
 	ggmlClauses = []string{"allocating {tried} on device {gpu}", "current device: {gpu}"}
 )
 
@@ -102,6 +103,11 @@ var dialects = []dialect{
 	{name: "ggml", anchor: "cudamalloc failed: out of memory", device: "cuda", kind: Device, clauses: ggmlClauses, leading: true},
 	{name: "vllm-cache", anchor: "no available memory for the cache blocks", framework: "pytorch", kind: Device},
 	{name: "accelerate", anchor: "no executable batch size found", framework: "pytorch", kind: Device},
+	{name: "mxnet", anchor: "cudamalloc retry failed: out of memory", framework: "mxnet", device: "cuda", kind: Device},
+	{name: "mlx-metal", anchor: "callbackerroroutofmemory", framework: "mlx", device: "mps", kind: Device},
+	{name: "mlx-buffer", anchor: "[metal::malloc]", framework: "mlx", device: "mps", kind: Device, clauses: mlxClauses},
+	{name: "mlx-wait", anchor: "[malloc_or_wait]", framework: "mlx", device: "mps", kind: Device, clauses: mlxClauses},
+	{name: "tensorrt", anchor: "requested amount of gpu memory", guard: `(?i)could not be allocated`, framework: "tensorrt", device: "cuda", kind: Device, clauses: []string{"requested amount of GPU memory ({tried})"}},
 	{name: "rocm-hsa", anchor: "hsa_status_error_out_of_resources", device: "hip", kind: Device},
 	{name: "windows-page-file", anchor: "paging file is too small", device: "cpu", kind: Host},
 	{name: "numpy", anchor: "unable to allocate", framework: "numpy", device: "cpu", kind: Host, clauses: numpyClauses, detailed: true},

@@ -30,12 +30,16 @@ var structure = [litCount]string{
 	litEngine: "autograd::engine", litRaised: "error: ",
 }
 
+// statusWords mark lines that may say what the program is doing.
+var statusWords = []string{"evaluating", "validating", "loading", "generating", "sampling", "testing", "training", "running ", "start", "begin", "epoch", "_loop"}
+
 // lexicon is the scanner and what its literals stand for.
 type lexicon struct {
 	*scanner
 	anchors int // literals below this are dialects' anchors
 	notes   int // literals below this are notes' anchors
 	calls   int // literals below this are call forms' anchors
+	structs int // literals below this are the structure's
 	exprs   []func() *regexp.Regexp
 }
 
@@ -54,7 +58,9 @@ var words = sync.OnceValue(func() lexicon {
 		literals = append(literals, c.anchor)
 	}
 	l.calls = len(literals)
-	l.scanner = newScanner(append(literals, structure[:]...))
+	literals = append(literals, structure[:]...)
+	l.structs = len(literals)
+	l.scanner = newScanner(append(literals, statusWords...))
 	return l
 })
 
@@ -74,10 +80,14 @@ func (r *Reader) piece() {
 		line = r.scratch
 	}
 	r.hits = words().scan(line, r.hits[:0])
-	if len(r.hits) == 0 && r.open == nil && r.config == 0 && !r.wantsCode() {
+	wrapped := len(r.held) > 0 || bytes.Contains(line, []byte("File"))
+	if len(r.hits) == 0 && r.open == nil && r.config == 0 && !wrapped && !r.wantsCode() {
 		return
 	}
 	seen := min(r.seen, len(line))
+	if line, seen = r.join(line, seen); line == nil {
+		return
+	}
 	if escaped(line) {
 		for _, part := range bytes.Split(unescape(line), []byte{'\n'}) {
 			r.hits = words().scan(part, r.hits[:0])
@@ -86,6 +96,28 @@ func (r *Reader) piece() {
 		return
 	}
 	r.handle(line, seen)
+}
+
+// heldExpr is the beginning of a call that goes on in the next line: a terminal or a box was too narrow for it.
+var heldExpr = lazy(`\bFile(?:\s+"[^"]{0,400})?$|\bFile "[^"]{1,400}",(?: line(?: \d+,(?: in)?)?)?$`)
+
+// join puts a wrapped call's lines together: nil while it is not whole.
+func (r *Reader) join(line []byte, seen int) ([]byte, int) {
+	const most = 4 // lines that a call may be spread over
+	if len(r.held) > 0 {
+		line = append(append(r.held, ' '), bytes.TrimSpace(stripPrefix(line))...)
+		r.held, seen = nil, 0
+		r.hits = words().scan(line, r.hits[:0])
+		r.joined++
+	} else {
+		r.joined = 0
+	}
+	head := bytes.TrimRight(line, " \t│")
+	if r.joined < most && len(head) < maxCode && bytes.Contains(head, []byte("File")) && heldExpr().Match(head) {
+		r.held = bytes.Clone(head)
+		return nil, 0
+	}
+	return line, seen
 }
 
 // escaped reports whether a line is a traceback printed as a quoted string: JSON logs and repr().
@@ -118,7 +150,7 @@ func (r *Reader) handle(line []byte, seen int) {
 	rank := rankOf(line)
 	s := r.stack(rank)
 	anchored := -1 // where on this line the open message starts
-	framed := false
+	framed, stated := false, false
 	source := s.wantCode && bytes.HasPrefix(stripPrefix(line), []byte("  ")) // a source line may speak of memory too
 	w := words()
 	r.continueMessage(line[seen:], rank)
@@ -137,12 +169,16 @@ func (r *Reader) handle(line []byte, seen int) {
 			r.note(line, h, h.literal-w.anchors)
 		case h.literal < w.calls:
 			framed = framed || plausible(line, h) && s.push(callForms[h.literal-w.notes], string(line[seen:]), r.above)
-		default:
+		case h.literal < w.structs:
 			r.structural(h.literal-w.calls, line, s)
+		default:
+			stated = true
 		}
 	}
 	if s.wantCode && !framed {
 		s.code(string(line))
+	} else if stated && !framed {
+		r.status(line)
 	}
 	if r.config > 0 {
 		r.config--
@@ -264,6 +300,14 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 		}
 	case litMemory:
 		r.memory(line)
+	}
+}
+
+func (r *Reader) status(line []byte) {
+	r.states++
+	r.lastState = append(r.lastState[:0], line[:min(len(line), 200)]...)
+	if due(r.states) {
+		r.run.Progress.status(string(stripPrefix(r.lastState)))
 	}
 }
 

@@ -22,6 +22,9 @@ func (l *Log) Phase() Phase {
 	if strings.HasPrefix(l.Run.Title, "#") {
 		s = s.or(titled(l.Run.Title))
 	}
+	if l.Run.Told.Phase != (sight{}) {
+		s = s.or(l.Run.Told.Phase)
+	}
 	if l.Run.Progress.Loaded {
 		s = s.or(sight{Init, UnknownPhase}) // and nothing was shown after
 	}

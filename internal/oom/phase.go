@@ -148,6 +148,10 @@ type walk struct {
 // sight is what the calls tell.
 func (t Traceback) sight() sight {
 	w := walk{doing: UnknownPhase}
+	if n := len(t); n > 1 && t[n-1].Func == "<module>" && t[0].Func != "<module>" { // printed innermost first
+		t = slices.Clone(t)
+		slices.Reverse(t)
+	}
 	for i, f := range t {
 		next := ""
 		if i+1 < len(t) {

@@ -15,9 +15,11 @@ var (
 	iterExpr = lazy(`\biter (\d+): loss [^,]+, time:? ([\d.]+) ?ms`)
 	barExpr  = lazy(`(\d+)/(\d+) \[[\d:]+<[\d:?]+, *([\d.]+)?(s/it|it/s)?`)
 	// labelExpr is a bar under way and the name before it; taskExpr is mmcv's, which only evaluation draws.
-	labelExpr  = lazy(`^[^%|]{0,80}?\b\d{1,2}%`)
-	fullExpr   = lazy(`(?i)^[^%|]{0,20}\bloading [^%|]{0,60}\b100%`)
-	taskExpr   = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s`)
+	labelExpr = lazy(`^[^%|]{0,80}?\b\d{1,2}%`)
+	fullExpr  = lazy(`(?i)^[^%|]{0,20}\bloading [^%|]{0,60}\b100%`)
+	taskExpr  = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s`)
+	// statusExpr is a line that begins with what the program is about to do, or an epoch's.
+	statusExpr = lazy(`(?i)^[\s*#=>-]*((?:evaluating|validating|loading|generating|sampling|testing|training|(?:running|starting|start|begin) (?:validation|evaluation|inference|prediction|test|train))\w*\b[^\n%|]{0,60})$|^[^\n]{0,30}?\b(epoch)\W{0,3}\d|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
 	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
 	memoryExpr = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )
@@ -49,6 +51,15 @@ func (p *Progress) sight() sight {
 		}
 	}
 	return sight{UnknownPhase, UnknownPhase}
+}
+
+// status takes a line that may say what is going on.
+func (p *Progress) status(line string) {
+	if m := statusExpr().FindStringSubmatch(line); m != nil {
+		if phase := activity(read(strings.Join(m[1:], " "))); phase != "" {
+			p.Status = phase
+		}
+	}
 }
 
 // barPhase is what a progress bar is of, "" where it does not say or is full.

@@ -26,7 +26,9 @@ type Reader struct {
 	windows  int
 
 	line    []byte // the unfinished line
-	above   []byte // the beginning of the one before it
+	held    []byte // the beginning of a call that was wrapped, and how many lines were added to it
+	joined  int
+	above   []byte // the one before it, where it may be code
 	title   string // the first one
 	seen    int    // how much of it an earlier piece showed already
 	scratch []byte
@@ -35,19 +37,21 @@ type Reader struct {
 	start   bool // whether the first bytes were looked at
 	utf16   int  // 0 no; 1 or 2: little endian, at an even or an odd byte
 
-	former   *Reader // the run before this one in the same log
-	open     *pending
-	stacks   map[int]*stack
-	noted    []int     // how often each note was tried: a word that stands on every line is not read for ever
-	unused   Traceback // the calls above a message that was none
-	raised   bool      // an exception was printed
-	engine   bool      // autograd's C++ engine was among the calls
-	config   int       // lines of a printed config file still expected
-	iters    int64
-	bars     int64
-	lastIter []byte
-	lastBar  []byte
-	lastMem  []byte
+	former    *Reader // the run before this one in the same log
+	open      *pending
+	stacks    map[int]*stack
+	noted     []int     // how often each note was tried: a word that stands on every line is not read for ever
+	unused    Traceback // the calls above a message that was none
+	raised    bool      // an exception was printed
+	engine    bool      // autograd's C++ engine was among the calls
+	config    int       // lines of a printed config file still expected
+	iters     int64
+	bars      int64
+	states    int64
+	lastIter  []byte
+	lastState []byte
+	lastBar   []byte
+	lastMem   []byte
 }
 
 // NewReader returns a Reader that has seen nothing.
@@ -136,10 +140,13 @@ func (r *Reader) endLine(counted bool) {
 	if counted {
 		r.lines++
 	}
-	if n := len(r.line); n > 0 && r.line[n-1] != '^' && r.line[n-1] != '~' && len(bytes.TrimSpace(r.line)) > 0 { // such only point at the line above
-		r.above = append(r.above[:0], r.line[:min(n, maxCode)]...)
-		if r.title == "" {
-			r.title = string(bytes.TrimSpace(r.above))
+	if r.title == "" {
+		r.title = string(bytes.TrimSpace(r.line[:min(len(r.line), maxCode)]))
+	}
+	if n := len(r.line); n > 0 && r.line[n-1] != '^' && r.line[n-1] != '~' { // such only point at the line above
+		r.above = r.above[:0]
+		if n < maxCode && bytes.IndexByte(r.line, '(') >= 0 {
+			r.above = append(r.above, r.line...)
 		}
 	}
 	r.line, r.seen = r.line[:0], 0
@@ -148,12 +155,14 @@ func (r *Reader) endLine(counted bool) {
 // Finish ends the log and returns what was understood. The Reader must not be written to afterwards.
 func (r *Reader) Finish() *Log {
 	r.endLine(len(r.line) > 0)
+	r.held = nil
 	r.close()
 	if r.last != nil {
 		r.settle(r.last)
 	}
 	r.run.Progress.iteration(string(r.lastIter))
 	r.run.Progress.bar(string(r.lastBar))
+	r.run.Progress.status(string(stripPrefix(r.lastState)))
 	r.run.Progress.Bar = barPhase(string(r.lastBar))
 	r.run.Progress.Loaded = r.run.Progress.Bar == "" && fullExpr().Match(r.lastBar)
 	r.run.Progress.memory(string(r.lastMem))

@@ -75,11 +75,6 @@ func flag(get func(*Run) *bool) func(*Run, []string) {
 	return func(r *Run, _ []string) { *get(r) = true }
 }
 
-// statusExpr is a line that begins with what the program is about to do.
-const statusExpr = `(?i)^[\s*#=>-]*((?:evaluating|validating|loading|generating|sampling|testing|running (?:validation|evaluation|inference|prediction|test))\b[^\n%|]{0,60})$|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`
-
-func status(r *Run, m []string) { r.Progress.Status = activity(read(m[1] + m[2] + m[3])) }
-
 // smiExpr is a card's row in nvidia-smi's table.
 const smiExpr = `\|\s+\d+\s+((?:NVIDIA |GeForce |Tesla |Quadro )[\w -]+?)\s+(?:On|Off|WDDM|TCC)\b`
 
@@ -127,7 +122,6 @@ var notes = []note{
 	{"geforce", smiExpr, smiName, false}, {"tesla", smiExpr, smiName, false}, {"nvidia a", smiExpr, smiName, false}, {"nvidia h", smiExpr, smiName, false},
 	{"cuda:0 (", `CUDA:0 \(([^,)]+)`, func(r *Run, m []string) { r.GPUName = m[1] }, false},
 	{"train loss ", `step \d+: train loss`, func(r *Run, _ []string) { r.Trainer = "nanogpt" }, false},
-	{"error loading model", `error loading model`, func(r *Run, _ []string) { r.Progress.Status = Load }, false},
 	{"model failed to load", `(?m)^\s*Stable diffusion model failed to load`, func(r *Run, _ []string) { r.Progress.Status = Load }, false},
 	{"memory leak", `(?i)memory leak`, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"increas", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
@@ -136,10 +130,9 @@ var notes = []note{
 	{"resum", `(?i)\bresum(?:e|ing|ed) [^.\n]{0,60}\b(?:train|checkpoint)`, tell(func(t *Told) *bool { return &t.Resume }), false},
 	{"validat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"evaluat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
+	{"infer", `.+`, say, false}, {"generat", `.+`, say, false}, {"loading", `.+`, say, false}, {"validat", `.+`, say, false}, {"evaluat", `.+`, say, false},
+	{"backward", `.+`, say, false}, {"forward", `.+`, say, false}, {"optimizer", `.+`, say, false}, {"compil", `.+`, say, false},
 	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
-	{"error recorded from", statusExpr, status, false}, {"marked as finished", statusExpr, status, false},
-	{"evaluating", statusExpr, status, false}, {"validating", statusExpr, status, false}, {"loading", statusExpr, status, false},
-	{"running ", statusExpr, status, false}, {"generating", statusExpr, status, false}, {"sampling", statusExpr, status, false}, {"testing", statusExpr, status, false},
 	{".py", `(?m)(?:python[\d.]*|torchrun|launch|deepspeed)\b[^\n]*?\s(\S+\.py)\b`, func(r *Run, m []string) { r.Script = cmp.Or(r.Script, m[1]) }, false},
 	{"train.py ", `(?m)(?:python[\d.]*|torchrun|accelerate launch|deepspeed)\b[^\n]*?\S*train\S*\.py( [^\n]*)?$`, func(r *Run, m []string) { r.command(m[0], m[1]) }, false},
 }

@@ -1,7 +1,6 @@
 package oom
 
 import (
-	"bytes"
 	"strings"
 )
 
@@ -49,7 +48,7 @@ var lostExpr = lazy(`^\s*(?:\w{5,6} )?[\w.\[\]'", ]*(?:= *)?[\w.\[\]'"]+\((?:.*\
 
 // lost keeps the line above the first call, where it is the source line of an outer one.
 func (s *stack) lost(line []byte) {
-	if len(s.frames) > 0 || s.spent || len(line) == maxCode || bytes.IndexByte(line, '(') < 0 {
+	if len(s.frames) > 0 || s.spent || len(line) == 0 {
 		return
 	}
 	if line = stripPrefix(line); lostExpr().Match(line) {

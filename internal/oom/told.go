@@ -2,19 +2,28 @@ package oom
 
 import (
 	"regexp"
+	"strings"
 
 	"github.com/snugml/snug/internal/i18n"
 	"github.com/snugml/snug/internal/units"
 )
 
 // Told is what a report's own words say of the failure, beside what the program printed: people paste both. It weighs
-// less than numbers, and never becomes a fact or a phase.
+// less than numbers, never becomes a fact, and a phase only where nothing else shows one.
 type Told struct {
-	Leak     bool // memory grows while it runs
-	Late     bool // it fails after some epochs or steps
-	Resume   bool // it happens on resuming
-	Eval     bool // it happens in evaluation
-	Volatile bool // PyTorch's warning that volatile=True no longer switches the graph off
+	Leak     bool  // memory grows while it runs
+	Late     bool  // it fails after some epochs or steps
+	Resume   bool  // it happens on resuming
+	Eval     bool  // it happens in evaluation
+	Phase    sight // what it says was going on
+	Volatile bool  // PyTorch's warning that volatile=True no longer switches the graph off
+}
+
+// say keeps the first sentence that names a phase.
+func say(r *Run, m []string) {
+	if r.Told.Phase == (sight{}) || r.Told.Phase == (sight{UnknownPhase, UnknownPhase}) {
+		r.Told.Phase = told(m[0])
+	}
 }
 
 func tell(get func(*Told) *bool) func(*Run, []string) {
@@ -31,14 +40,28 @@ var toldExpr = lazy(`(?i)(?:out[ _-]*of[ _-]*mem+ory|\boom\b|\bmemory (?:error|l
 
 // told is the phase that a sentence about the failure names.
 func told(text string) sight {
-	if m := toldExpr().FindStringSubmatch(text); m != nil {
-		return titled(m[1] + m[2])
+	for _, m := range toldExpr().FindAllStringSubmatch(text, 8) {
+		if s := titled(m[1] + m[2]); s.phase() != UnknownPhase {
+			return s
+		}
 	}
 	return sight{UnknownPhase, UnknownPhase}
 }
 
+// pieces are words of languages that are written without blanks, or bend theirs: pieces to look for.
+var pieces = map[string]string{
+	"推理": "inference", "推論": "inference", "生成": "generate", "预测": "predict", "验证": "validation", "評価": "evaluation", "评估": "evaluation",
+	"测试": "test", "加载": "load model", "読み込み": "load model", "反向": "backward", "训练": "train", "学習": "train",
+	"Laden": "load model", "Auswert": "evaluation", "Inferenz": "inference", "Training": "train", "मूल्यांकन": "evaluation",
+}
+
 // titled is the phase that the words of a title name.
 func titled(title string) sight {
+	for piece, word := range pieces {
+		if strings.Contains(title, piece) {
+			title += " " + word
+		}
+	}
 	n := read(title)
 	if phase := doing(n, n); phase != UnknownPhase && (phase != Init || n.has(kBuild)) && !n.has(kTrain) {
 		return sight{phase, UnknownPhase}
