@@ -111,12 +111,32 @@ func torchPlan(io *term.IO, o planOptions, t fit.Target) (*planReport, error) {
 		return nil, usageError(err)
 	}
 	p := newPlanReport(o, t, outcome)
+	if p.Notes, err = paddingNote(setup, t, outcome); err != nil {
+		return nil, err
+	}
 	suggestions, err := fit.Suggest(outcome, t)
 	if err != nil {
 		return nil, err
 	}
 	p.suggest(suggestions)
 	return p, nil
+}
+
+// paddingNote says what the run takes if Inductor's timing decides otherwise than the plan supposes, where that matters.
+func paddingNote(s fit.Setup, t fit.Target, padded *fit.Outcome) ([]string, error) {
+	if torch.PaddingKnown(s.Config, torch.Options{Device: t.Device()}) {
+		return nil, nil
+	}
+	s.Options.Unpadded = true
+	o, err := fit.Try(s, t)
+	if err != nil {
+		return nil, err
+	}
+	if less := padded.Peak.Process - o.Peak.Process; less < padded.Peak.Process/100 {
+		return nil, nil
+	}
+	return []string{fmt.Sprintf("With a vocabulary of %d, torch.compile times on the card whether to pad lm_head's gradient: %s if it does, as planned here, %s if not.",
+		s.Config.Model().VocabSize, padded.Peak.Process.GiB(), o.Peak.Process.GiB())}, nil
 }
 
 // allocConf is the allocator's settings: the flag, else the environment's, under its new name first.

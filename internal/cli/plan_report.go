@@ -175,7 +175,7 @@ func (p *planReport) headline() string {
 
 // report draws the plan for a person.
 func (p *planReport) report(out *term.Stream) error {
-	fmt.Fprintln(out, out.Paint(term.Bold, p.headline()))
+	wrapLines(out, term.Bold, p.headline())
 	if p.Device != nil {
 		fmt.Fprintln(out, p.deviceLine())
 	}
@@ -183,7 +183,8 @@ func (p *planReport) report(out *term.Stream) error {
 	if p.Fits != nil && !*p.Fits {
 		style = term.Red
 	}
-	fmt.Fprintf(out, "\n%s\n", out.Paint(style, p.verdict))
+	fmt.Fprintln(out)
+	wrapLines(out, style, p.verdict)
 	if f := p.Failure; f != nil {
 		where := f.Phase
 		if f.Stage != f.Phase {
@@ -198,7 +199,8 @@ func (p *planReport) report(out *term.Stream) error {
 	if err := p.phaseTable(out); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nAlive at the peak (%s, %s allocated)\n", p.Peak.Phase, p.Peak.Allocated.GiB())
+	fmt.Fprintln(out)
+	wrapLines(out, "", fmt.Sprintf("Alive at the peak (%s, %s allocated)", p.Peak.Phase, p.Peak.Allocated.GiB()))
 	if err := out.Table(p.largest(out, 10)); err != nil {
 		return err
 	}
@@ -206,6 +208,17 @@ func (p *planReport) report(out *term.Stream) error {
 		fmt.Fprintf(out, "\n%s\n", strings.Join(term.Wrapped(n, out.Width), "\n"))
 	}
 	return p.suggestionTable(out)
+}
+
+// wrapLines prints text in a style, on a terminal broken to its width.
+func wrapLines(out *term.Stream, style term.Style, text string) {
+	lines := []string{text}
+	if out.TTY {
+		lines = term.Wrapped(text, out.Width)
+	}
+	for _, line := range lines {
+		fmt.Fprintln(out, out.Paint(style, line))
+	}
 }
 
 func (p *planReport) deviceLine() string {
@@ -233,11 +246,11 @@ func (p *planReport) phaseTable(out *term.Stream) error {
 		bar := gaugeTo(out, process, limit, max(top, limit), width)
 		t.Add(ph.Name, ph.PeakAllocated.GiB(), ph.PeakReserved.GiB(), process.GiB(), bar)
 	}
-	if !out.TTY {
-		for i := range t.Rows {
-			t.Rows[i] = t.Rows[i][:4]
-		}
-		t.Columns = t.Columns[:4]
+	if !out.TTY || out.Width < 56 { // no room for bars
+		t.Drop(4)
+	}
+	if out.TTY && out.Width < 46 { // nor for what the process has and the tensors do not
+		t.Drop(2)
 	}
 	return out.Table(t)
 }
@@ -280,16 +293,19 @@ func (p *planReport) largest(out *term.Stream, n int) *term.Table {
 	}
 	slices.SortStableFunc(groups, func(a, b *group) int { return int(max(-1, min(1, b.total-a.total))) })
 	table := &term.Table{Columns: []term.Column{{Title: "tensor"}, {Title: "count", Align: term.Right}, {Title: "total", Align: term.Right}, {Title: "each"}, {Title: "for"}}}
-	narrow := out.TTY && out.Width < 100
-	if narrow {
-		table.Columns = table.Columns[:4]
+	columns, room := len(table.Columns), 0 // room for a name; 0 is any
+	switch {
+	case out.TTY && out.Width < 60:
+		columns, room = 3, max(12, out.Width-20)
+	case out.TTY && out.Width < 100:
+		columns, room = 4, max(12, out.Width-46)
 	}
+	table.Columns = table.Columns[:columns]
 	add := func(name string, count int, total units.Bytes, each, category string) {
-		if narrow {
-			table.Add(term.Truncate(name, max(12, out.Width-46)), fmt.Sprint(count), total.GiB(), each)
-			return
+		if room > 0 {
+			name = term.Truncate(name, room)
 		}
-		table.Add(name, fmt.Sprint(count), total.GiB(), each, category)
+		table.Add([]string{name, fmt.Sprint(count), total.GiB(), each, category}[:columns]...)
 	}
 	var rest units.Bytes
 	others := 0
@@ -325,10 +341,19 @@ func (p *planReport) suggestionTable(out *term.Stream) error {
 		same  bool
 	}{{"Fits, and trains the same model the same way", true}, {"Fits, but changes training", false}} {
 		t := &term.Table{Columns: []term.Column{{Title: "change"}, {Title: "process", Align: term.Right}, {Title: "speed*", Align: term.Right}, {Title: "why", Align: term.Wrap}}}
+		narrow := out.TTY && out.Width < 80
+		if narrow { // the change beside its reason, where lines break
+			t.Drop(0)
+		}
 		for _, s := range p.Suggestions {
-			if s.SameTraining == part.same {
-				t.Add(changeText(s), s.Peak.Process.GiB(), fmt.Sprintf("%.2fx", s.RelativeSpeed), s.Why)
+			if s.SameTraining != part.same {
+				continue
 			}
+			cells := []string{changeText(s), s.Peak.Process.GiB(), fmt.Sprintf("%.2fx", s.RelativeSpeed), s.Why}
+			if narrow {
+				cells = []string{cells[1], cells[2], cells[0] + ": " + s.Why}
+			}
+			t.Add(cells...)
 		}
 		if len(t.Rows) == 0 {
 			continue
@@ -337,15 +362,17 @@ func (p *planReport) suggestionTable(out *term.Stream) error {
 		if !p.Suggestions[0].Fits {
 			title = "Nothing fits; the least it can take"
 		}
-		fmt.Fprintf(out, "\n%s\n", out.Paint(term.Bold, title))
+		fmt.Fprintln(out)
+		wrapLines(out, term.Bold, title)
 		if err := out.Table(t); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintln(out, "* an estimate, against the settings as given on a card where they fit")
+	wrapLines(out, "", "* an estimate, against the settings as given on a card where they fit")
 	if text := p.snippet(); text != "" {
-		fmt.Fprintf(out, "\n%s\n\n%s\n%s\n", out.Paint(term.Bold, "The best, for your config file or command line"),
-			indent(text), indent(p.commandLine()))
+		fmt.Fprintln(out)
+		wrapLines(out, term.Bold, "The best, for your config file or command line")
+		fmt.Fprintf(out, "\n%s\n%s\n", indent(text), indent(p.commandLine()))
 	}
 	return nil
 }

@@ -115,6 +115,8 @@ func TestLoad(t *testing.T) {
 		want func(c Config) bool
 	}{
 		"arithmetic":         {"batch_size = 5 * 8 // 2", func(c Config) bool { return c.BatchSize == 20 }},
+		"products anywhere":  {"def _f(x):\n    return x * 2\n_l = [i * 2 for i in range(3) if i * 1]\n_d = {'a' * 2: 3 * 1}\nbatch_size = len([0] * 3) * (_f(2) if 2 * 1 else 1) * -(-1 * 1)\nbatch_size *= len(_l) * _d['aa']\n", func(c Config) bool { return c.BatchSize == 72 }},
+		"repeated":           {"out_dir = 'ab' * 2 + 2 * 'c' + 'x' * -1", func(c Config) bool { return c.OutDir == "ababcc" }},
 		"present values":     {"lr_decay_iters = max_iters\nbatch_size = batch_size * 2", func(c Config) bool { return c.LrDecayIters == 600000 && c.BatchSize == 24 }},
 		"conditional":        {"if n_layer > 6:\n    bias = True\nelse:\n    bias = False\n", func(c Config) bool { return c.Bias }},
 		"branch not taken":   {"if n_layer > 600:\n    bias = True\n", func(c Config) bool { return !c.Bias && !c.IsSet("n_layer") }},
@@ -143,6 +145,10 @@ func TestLoadRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ src, want string }{
 		"loop":          {"while True:\n    pass\n", "x.py:1: more than 1000000 steps"},
 		"growth":        {"_x = [0]\nfor _i in range(100):\n    _x = _x + _x\n", ": more than 64 MiB of values"},
+		"repetition":    {"_x = 1\n_x = [0] * 1000000000\n", "x.py:2: 1 values repeated 1000000000 times, more than the 1048576 that a step may make"},
+		"a nested one":  {"batch_size = len([0, 1] * (1000 * 1000))", "x.py:1: 2 values repeated 1000000 times"},
+		"in place":      {"_x = 'ab'\n_x *= 1 << 70\n", "x.py:2: 2 values repeated 1180591620717411303424 times"},
+		"range":         {"_x = sorted(range(1000000000))", "x.py:1: range of 1000000000 values, more than the 1048576"},
 		"load":          {"load('y.py', 'z')\n", "x.py:1: cannot load another file: a config file may use"},
 		"binary":        {"\x00\x01\xff", "x.py is not text"},
 		"syntax":        {"batch_size = = 3", "x.py:1: "},

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/metrics"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,12 +22,7 @@ import (
 	"go.starlark.net/syntax"
 )
 
-const (
-	maxFileBytes = 1 << 20   // a config file is a page of text
-	maxSteps     = 1_000_000 // Starlark's own steps: a loop without end stops within a second
-	maxMemory    = 64 << 20  // what a file's values may take: a list doubled a hundred times stops here
-	checkSteps   = 8         // steps between looks at the memory: a value grows by doublings
-)
+const maxFileBytes = 1 << 20 // a config file is a page of text
 
 const allowed = "a config file may use assignments, arithmetic, strings, if, for, and 'import time' or 'import math'"
 
@@ -58,6 +52,7 @@ func (c *Config) Load(name string, src []byte) error {
 	}
 	globals := world(c, modules)
 	given := assigned(file)
+	watchTimes(file)
 	thread := &starlark.Thread{Name: short, Print: func(*starlark.Thread, string) {}}
 	bound(thread)
 	if err := starlark.ExecREPLChunk(file, thread, globals); err != nil {
@@ -74,24 +69,6 @@ func (c *Config) Load(name string, src []byte) error {
 	}
 	*c = next
 	return nil
-}
-
-// bound stops the thread after maxSteps, or when the program's heap has grown by maxMemory.
-func bound(thread *starlark.Thread) {
-	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	metrics.Read(heap)
-	start := heap[0].Value.Uint64()
-	thread.SetMaxExecutionSteps(checkSteps)
-	thread.OnMaxSteps = func(thread *starlark.Thread) {
-		metrics.Read(heap)
-		switch {
-		case thread.Steps >= maxSteps:
-			thread.Cancel(fmt.Sprintf("more than %d steps: does a loop never end?", maxSteps))
-		case heap[0].Value.Uint64() > start+maxMemory:
-			thread.Cancel("more than 64 MiB of values: does one grow without end?")
-		}
-		thread.SetMaxExecutionSteps(thread.Steps + checkSteps)
-	}
 }
 
 // dialect is Starlark opened to what Python config files do at top level.
@@ -154,7 +131,9 @@ var moduleNames = []string{"time", "math"}
 
 // world is what a config file sees: c's values under their keys, str as Python prints it, and what it imported.
 func world(c *Config, modules []string) starlark.StringDict {
-	w := starlark.StringDict{"str": starlark.NewBuiltin("str", pythonStr)}
+	w := starlark.StringDict{
+		"str": starlark.NewBuiltin("str", pythonStr), "range": starlark.NewBuiltin("range", boundedRange), times: starlark.NewBuiltin(times, boundedTimes),
+	}
 	for i := range Table {
 		w[Table[i].Key] = toValue(Table[i].Value(c))
 	}

@@ -78,9 +78,9 @@ const (
 	Cyan   Style = "36"
 )
 
-// Paint shows text in a style where the stream has colours.
+// Paint shows text in a style, "" for none, where the stream has colours.
 func (s *Stream) Paint(style Style, text string) string {
-	if !s.Color || text == "" {
+	if !s.Color || text == "" || style == "" {
 		return text
 	}
 	return "\x1b[" + string(style) + "m" + text + "\x1b[0m"

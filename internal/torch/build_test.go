@@ -26,23 +26,37 @@ func mustBuild(t testing.TB, cfg config.Config, opt Options) *trace.Trace {
 // variants are the kinds of run that differ in their sequence of allocations.
 func variants() map[string]func(*config.Config, *Options) {
 	return map[string]func(*config.Config, *Options){
-		"eager":             func(c *config.Config, o *Options) {},
-		"compiled":          func(c *config.Config, o *Options) { c.Compile = true },
-		"float32":           func(c *config.Config, o *Options) { c.DType = "float32" },
-		"float16":           func(c *config.Config, o *Options) { c.DType = "float16" },
-		"bias and dropout":  func(c *config.Config, o *Options) { c.Bias, c.Dropout = true, 0.1 },
-		"compiled, both":    func(c *config.Config, o *Options) { c.Compile, c.Bias, c.Dropout = true, true, 0.1 },
-		"compiled float32":  func(c *config.Config, o *Options) { c.Compile, c.DType = true, "float32" },
-		"odd heads":         func(c *config.Config, o *Options) { c.NHead, c.NEmbd = 5, 180 },
-		"odd vocabulary":    func(c *config.Config, o *Options) { c.Compile, c.VocabSize = true, 50257 },
-		"resume":            func(c *config.Config, o *Options) { o.Resume = true },
-		"ddp":               func(c *config.Config, o *Options) { o.DDP, o.WorldSize = true, 2 },
-		"drop logits":       func(c *config.Config, o *Options) { o.DropLogits = true },
-		"small eval batch":  func(c *config.Config, o *Options) { o.EvalBatch = 1 },
-		"hopper":            func(c *config.Config, o *Options) { o.Device = h200 },
-		"turing":            func(c *config.Config, o *Options) { o.Device, c.DType = Device{75, 40, 4 * units.MiB}, "float16" },
-		"no accumulation":   func(c *config.Config, o *Options) { c.GradientAccumulationSteps = 1 },
-		"compiled, no card": func(c *config.Config, o *Options) { c.Compile, o.Device = true, Device{} },
+		"eager":            func(c *config.Config, o *Options) {},
+		"compiled":         func(c *config.Config, o *Options) { c.Compile = true },
+		"float32":          func(c *config.Config, o *Options) { c.DType = "float32" },
+		"float16":          func(c *config.Config, o *Options) { c.DType = "float16" },
+		"bias and dropout": func(c *config.Config, o *Options) { c.Bias, c.Dropout = true, 0.1 },
+		"compiled, both":   func(c *config.Config, o *Options) { c.Compile, c.Bias, c.Dropout = true, true, 0.1 },
+		"compiled float32": func(c *config.Config, o *Options) { c.Compile, c.DType = true, "float32" },
+		"odd heads":        func(c *config.Config, o *Options) { c.NHead, c.NEmbd = 5, 180 },
+		"odd vocabulary":   func(c *config.Config, o *Options) { c.Compile, c.VocabSize = true, 50257 },
+		"odd, float32": func(c *config.Config, o *Options) {
+			c.Compile, c.VocabSize, c.DType = true, 50257, "float32"
+		},
+		"odd, hopper": func(c *config.Config, o *Options) { c.Compile, c.VocabSize, o.Device = true, 50257, h200 },
+		"odd, left":   func(c *config.Config, o *Options) { c.Compile, c.VocabSize, o.Unpadded = true, 50257, true },
+		"characters":  func(c *config.Config, o *Options) { c.Compile, c.VocabSize, c.Dropout = true, 65, 0.2 },
+		"compiled, one sequence": func(c *config.Config, o *Options) {
+			c.Compile, c.BatchSize, c.Dropout = true, 1, 0.1
+		},
+		"compiled, many tokens": func(c *config.Config, o *Options) {
+			c.Compile, c.BatchSize, c.Dropout, c.Bias = true, 256, 0.1, true
+		},
+		"compiled float32, many": func(c *config.Config, o *Options) { c.Compile, c.BatchSize, c.DType = true, 256, "float32" },
+		"compiled, resumed":      func(c *config.Config, o *Options) { c.Compile, o.Resume = true, true },
+		"resume":                 func(c *config.Config, o *Options) { o.Resume = true },
+		"ddp":                    func(c *config.Config, o *Options) { o.DDP, o.WorldSize = true, 2 },
+		"drop logits":            func(c *config.Config, o *Options) { o.DropLogits = true },
+		"small eval batch":       func(c *config.Config, o *Options) { o.EvalBatch = 1 },
+		"hopper":                 func(c *config.Config, o *Options) { o.Device = h200 },
+		"turing":                 func(c *config.Config, o *Options) { o.Device, c.DType = Device{75, 40, 4 * units.MiB}, "float16" },
+		"no accumulation":        func(c *config.Config, o *Options) { c.GradientAccumulationSteps = 1 },
+		"compiled, no card":      func(c *config.Config, o *Options) { c.Compile, o.Device = true, Device{} },
 	}
 }
 
