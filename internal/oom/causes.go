@@ -39,7 +39,8 @@ type Finding struct {
 type evidence struct {
 	*Failure
 	run      *Run
-	phase    Phase
+	phase    Phase       // as the log shows it
+	told     Phase       // as the report has it, where the log shows none
 	batch    int         // sequences or images at once, 0 unknown
 	static   units.Bytes // weights, gradients and optimizer as simulated, 0 unknown
 	limit    units.Bytes // what the allocator could have had, 0 unknown
@@ -117,7 +118,7 @@ var clues = sync.OnceValue(func() []clue {
 		{OtherProcess, listedProcesses}, {OtherProcess, heldElsewhere}, {OtherProcess, hardlyOurs}, {OtherProcess, bareError}, {OtherProcess, takesAll},
 		{Fragmentation, fragmented},
 		{Leak, rising}, {Leak, manySteps}, {Leak, toldLeak}, {Leak, toldLate},
-		{EvalLargerThanTrain, evalAfterTraining}, {EvalWithoutNoGrad, evalKeepsGraph}, {EvalWithoutNoGrad, volatile}, {EvalWithoutNoGrad, toldEval},
+		{EvalLargerThanTrain, evalAfterTraining}, {EvalWithoutNoGrad, evalKeepsGraph}, {EvalLargerThanTrain, toldEval}, {EvalWithoutNoGrad, volatile}, {EvalWithoutNoGrad, toldEval},
 		{CheckpointOnGPU, loadsCheckpoint}, {CheckpointOnGPU, resumed}, {CheckpointOnGPU, toldResume},
 		{ModelTooLarge, staticTooLarge}, {ModelTooLarge, failsEarly}, {ModelTooLarge, batchOfOne}, {ModelTooLarge, fullOfWeights}, {ModelTooLarge, modelPerhaps},
 		{BatchTooLarge, oneHugeTensor}, {BatchTooLarge, activations}, {BatchTooLarge, batchPerhaps},
@@ -236,7 +237,7 @@ func manySteps(e *evidence) (int, i18n.Message) {
 	steps := e.run.Progress.Steps
 	text := i18n.M("evidence.many_steps", "steps", steps)
 	switch {
-	case e.Kind == Host, inPhase(e, Init, Load), e.phase == Eval && steps < 1000:
+	case e.Kind == Host, inPhase(e, Init, Load), e.told == Load, e.phase == Eval && steps < 1000:
 		return none()
 	case steps >= 50:
 		return 66, text

@@ -59,7 +59,7 @@ func Diagnose(c Case) *Diagnosis {
 	d.base = d.simulate(c)
 	s := d.base
 	d.Tensor = name(f, d.Phase, s, d.Run)
-	e := &evidence{Failure: f, run: d.Run, phase: c.Log.shown().phase(), budget: d.Budget, batch: batchSize(d.Run), limit: d.Room,
+	e := &evidence{Failure: f, run: d.Run, phase: c.Log.shown().phase(), told: d.Phase, budget: d.Budget, batch: batchSize(d.Run), limit: d.Room,
 		resuming: d.Run.Setting("init_from") == "resume" || c.Options.Resume}
 	if s != nil {
 		e.batch, e.static = c.Config.BatchSize, s.static()

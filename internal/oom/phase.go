@@ -213,7 +213,7 @@ func (w *walk) frame(f Frame, next string) {
 		}
 	}
 	calls := callees(f.Code)
-	if i := slices.IndexFunc(calls, func(c callee) bool { return c.name == next }); i >= 0 {
+	if i := slices.IndexFunc(calls, func(c callee) bool { return c.name == next && !read(next).alone(kRun) }); i >= 0 {
 		calls = calls[i : i+1]
 	}
 	for _, c := range calls {
@@ -300,6 +300,7 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 		}
 		w.named = w.named && n.has(kLoad) && !n.has(kFile)
 	case Init:
+		w.firm = w.firm || w.doing == Init && n.has(kWarm)
 		switch worded := n.kind != 0; {
 		case w.inside || worded && (w.purpose == Eval || w.purpose == Sample):
 		case w.doing == UnknownPhase, w.doing == Forward && !worded, w.doing == Load && w.named && n.kind == kBuild: // load_model builds it first
@@ -324,7 +325,7 @@ func (w *walk) why(n, subject ident, function bool) {
 	if k&kAfter != 0 {
 		k &^= kTrain | kEpoch
 	}
-	if k&(kLoad|kBuild|kData) != 0 || k&kTrain != 0 && k&kEval != 0 {
+	if k&(kLoad|kBuild|kData) != 0 || k&kMake != 0 && k&kModel != 0 || k&kTrain != 0 && k&kEval != 0 {
 		return
 	}
 	purpose, strong := Phase(""), true

@@ -2,6 +2,7 @@ package oom
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,18 +45,14 @@ type Progress struct {
 	memories int64
 }
 
-// Rising reports whether the printed memory use grew all the way, as a leak does.
+// Rising reports whether the printed memory use grew all the way, as a leak does: by a fifth, or a little with every line.
 func (p Progress) Rising() bool {
 	m := p.Memory
-	if len(m) < 4 || m[0] == 0 || float64(m[len(m)-1]) < 1.2*float64(m[0]) {
+	if len(m) < 4 || m[0] == 0 || !slices.IsSorted(m) {
 		return false
 	}
-	for i := 1; i < len(m); i++ {
-		if m[i] < m[i-1] {
-			return false
-		}
-	}
-	return true
+	grown := float64(m[len(m)-1]) / float64(m[0])
+	return grown >= 1.2 || grown >= 1.01 && len(m) >= 8 && len(slices.Compact(slices.Clone(m))) == len(m)
 }
 
 // note is a line that tells something of the run: the literal that marks it, and what to do with its groups.

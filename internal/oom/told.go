@@ -36,10 +36,15 @@ const (
 )
 
 // toldExpr is a sentence's words for the failure and the phrase beside them that says when it happens.
-var toldExpr = lazy(`(?i)(?:out[ _-]*of[ _-]*mem+ory|\boom\b|\bmemory (?:error|leak|issue|problem|usage)|\bcrash\w*|\bkilled\b)[^.\n]{0,40}?\b(?:during|when|while|in|on|at|upon|for|before|doing|running)\b((?:[^\w.\n]+\w+){1,5})|\b(?:during|when|while|in)\b((?:[^\w.\n]+\w+){1,5})[^.\n]{0,40}?(?:out[ _-]*of[ _-]*mem+ory|\boom\b)`)
+var toldExpr = lazy(`(?i)(?:out[ _-]*of[ _-]*mem+ory|\boom\b|\bmemory (?:error|leak|issue|problem|usage)|\bcrash\w*|\bkilled\b)[^.\n]{0,40}?\b(?:during|when|while|in|on|at|upon|for|before|doing|running)\b((?:[^\w.\n]+[\w.]+){1,5})|\b(?:during|when|while|in)\b((?:[^\w.\n]+[\w.]+){1,5})[^.\n]{0,40}?(?:out[ _-]*of[ _-]*mem+ory|\boom\b)`)
 
 // told is the phase that a sentence about the failure names.
 func told(text string) sight {
+	if code, note, ok := strings.Cut(text, "#"); ok && titleExpr().MatchString(note) { // loss.backward()  # out of memory here
+		if s := (Traceback{{Code: strings.TrimSpace(code)}}).sight(); s.phase() != UnknownPhase {
+			return s
+		}
+	}
 	for _, m := range toldExpr().FindAllStringSubmatch(text, 8) {
 		if s := titled(m[1] + m[2]); s.phase() != UnknownPhase {
 			return s
@@ -63,7 +68,7 @@ func titled(title string) sight {
 		}
 	}
 	n := read(title)
-	if phase := doing(n, n); phase != UnknownPhase && (phase != Init || n.has(kBuild)) && !n.has(kTrain) {
+	if phase := doing(n, n); phase != UnknownPhase && (phase != Init || n.has(kBuild)) && (phase != Forward || n.has(kForward)) && !n.has(kTrain) {
 		return sight{phase, UnknownPhase}
 	}
 	p := Progress{Status: activity(n)}
@@ -119,9 +124,10 @@ func toldResume(e *evidence) (int, i18n.Message) {
 	return none()
 }
 
+// toldEval is for both that evaluation may do wrong: words do not tell them apart.
 func toldEval(e *evidence) (int, i18n.Message) {
-	if e.run.Told.Eval && e.Kind == Device && e.phase == UnknownPhase {
-		return 44, i18n.M("evidence.told_eval")
+	if (e.run.Told.Eval || e.told == Eval) && e.Kind == Device && e.phase == UnknownPhase {
+		return 45, i18n.M("evidence.told_eval")
 	}
 	return none()
 }

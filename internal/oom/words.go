@@ -64,11 +64,11 @@ var vocabulary = map[kind]string{
 	kFile:     "pretrained checkpoint ckpt weight state dict shard serialization safetensor safetensors saver single file lora adapter statedict ckpt* checkpoint*",
 	kModel:    "model net network module unet vae encoder decoder transformer generator discriminator llm engine backbone ddp fsdp deepspeed megatron embedder critic actor policy teacher student gan detector accelerator",
 	kLayer:    "model net network module unet vae encoder decoder transformer backbone layer block attention embedding resnet modeling parallel",
-	kBuild:    "init initialize initialise initialization initializer build setup construct wrap",
+	kBuild:    "init initialize initializ* initialis* build setup construct wrap",
 	kMake:     "create make prepare place dispatch define instantiate new",
 	kWarm:     "profile dummy warmup capture",
 	kMove:     "to cuda half float bfloat16 double apply convert xpu npu type",
-	kCompile:  "compile compiler codegen autotune benchmark bench lowering autotun*",
+	kCompile:  "compile compiler codegen autotune benchmark bench lowering autotun* compil*",
 	kCompiler: "inductor dynamo triton xla compiler functorch jax autotuner aot",
 	kRun:      "run start call main advance execute iter loop __call__ do",
 	kData:     "dataloader loader collate sampler getitem fetch worker",
@@ -83,7 +83,7 @@ var vocabulary = map[kind]string{
 }
 
 // nouns are words that a stem would take for something they are not.
-const nouns = "trainer trained trainable generator detector validity inferred"
+const nouns = "compiled trainer trained trainable generator detector validity inferred"
 
 // idioms are frameworks' own names that their words do not tell.
 var idioms = map[kind]string{

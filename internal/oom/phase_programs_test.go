@@ -1,0 +1,175 @@
+package oom
+
+import (
+	"strings"
+	"testing"
+)
+
+// cases are lines of "phase | what shows it".
+func cases(table string) func(yield func(Phase, string) bool) {
+	return func(yield func(Phase, string) bool) {
+		for row := range strings.SplitSeq(strings.TrimSpace(table), "\n") {
+			if phase, text, _ := strings.Cut(row, " | "); !yield(Phase(phase), text) {
+				return
+			}
+		}
+	}
+}
+
+// Calls as programs of many fields make them; the libraries' names are theirs.
+func TestPhaseOfPrograms(t *testing.T) {
+	for want, text := range cases(`
+sample | /w/ComfyUI/execution.py execute: output_data, output_ui = get_output_data(obj, input_data_all); /w/ComfyUI/nodes.py sample: return common_ksampler(model, seed, steps); /w/ComfyUI/comfy/samplers.py sampling_function; /w/ComfyUI/comfy/model_base.py apply_model; CALL; /w/ComfyUI/comfy/ldm/modules/diffusionmodules/openaimodel.py forward
+sample | /w/ComfyUI/execution.py execute; /w/ComfyUI/nodes.py decode: images = vae.decode(samples["samples"]); /w/ComfyUI/comfy/sd.py decode; CALL; /w/ComfyUI/comfy/ldm/modules/diffusionmodules/model.py forward
+load | /w/ComfyUI/execution.py execute; /w/ComfyUI/nodes.py load_checkpoint: out = comfy.sd.load_checkpoint_guess_config(ckpt_path); /w/ComfyUI/comfy/sd.py load_checkpoint_guess_config; /w/ComfyUI/comfy/utils.py load_torch_file
+load | /w/ComfyUI/execution.py execute; /w/ComfyUI/nodes.py sample; /w/ComfyUI/comfy/sample.py prepare_sampling; /w/ComfyUI/comfy/model_management.py load_models_gpu: cur_loaded_model = loaded_model.model_load(lowvram_model_memory); /w/ComfyUI/comfy/model_patcher.py patch_model_lowvram; torch/nn/modules/module.py to
+sample | /w/stable-diffusion-webui/modules/call_queue.py f; /w/stable-diffusion-webui/modules/txt2img.py txt2img: processed = processing.process_images(p); /w/stable-diffusion-webui/modules/processing.py process_images_inner; /w/stable-diffusion-webui/modules/sd_samplers_kdiffusion.py sample; CALL; . forward
+sample | /w/stable-diffusion-webui/modules/call_queue.py f; /w/stable-diffusion-webui/modules/extras.py run_extras; /w/stable-diffusion-webui/modules/esrgan_model.py do_upscale: upscaled = upscale_without_tiling(model, img); CALL; . forward
+load | /w/stable-diffusion-webui/modules/initialize.py load_model; /w/stable-diffusion-webui/modules/sd_models.py load_model: load_model_weights(sd_model, checkpoint_info, state_dict, timer); /w/stable-diffusion-webui/modules/sd_models.py load_model_weights: model.load_state_dict(state_dict, strict=False)
+forward | /w/stable-diffusion-webui/modules/textual_inversion/textual_inversion.py train_embedding: loss = shared.sd_model(x, c)[0] / gradient_step; CALL; . forward
+forward | /w/sd-scripts/train_network.py train: noise_pred = self.call_unet(args, accelerator, unet); CALL; accelerate/utils/operations.py forward; . forward
+init | /w/sd-scripts/train_network.py train: unet.to(accelerator.device, dtype=unet_weight_dtype); torch/nn/modules/module.py to; torch/nn/modules/module.py _apply
+forward | /w/sd-scripts/train_network.py train; /w/sd-scripts/library/train_util.py cache_latents: latents = vae.encode(img_tensors).latent_dist.sample(); diffusers/models/autoencoder_kl.py encode; CALL; . forward
+sample | . <module>: image = pipe(prompt).images[0]; torch/utils/_contextlib.py decorate_context; diffusers/pipelines/stable_diffusion_xl/pipeline_stable_diffusion_xl.py __call__: image = self.vae.decode(latents).sample; diffusers/models/autoencoder_kl.py decode; CALL; . forward
+init | . <module>: pipe = pipe.to("cuda"); diffusers/pipelines/pipeline_utils.py to: module.to(torch_device, torch_dtype); torch/nn/modules/module.py to; torch/nn/modules/module.py _apply
+sample | /w/text-generation-webui/modules/callbacks.py gentask; /w/text-generation-webui/modules/text_generation.py generate_with_callback: shared.model.generate(**kwargs); transformers/generation/utils.py generate; CALL; . forward
+load | /w/text-generation-webui/server.py <module>: shared.model, shared.tokenizer = load_model(shared.model_name); /w/text-generation-webui/modules/models.py load_model; /w/text-generation-webui/modules/models.py huggingface_loader: model = model.cuda(); torch/nn/modules/module.py cuda
+sample | fastchat/serve/model_worker.py generate_stream_gate; fastchat/serve/inference.py generate_stream: out = model(input_ids=input_ids); CALL; transformers/models/llama/modeling_llama.py forward
+load | fastchat/serve/model_worker.py __init__: self.model, self.tokenizer = load_model(; fastchat/model/model_adapter.py load_model: model.to(device); torch/nn/modules/module.py to
+backward | /w/LLaMA-Factory/src/train.py main; llamafactory/train/tuner.py run_exp; llamafactory/train/sft/workflow.py run_sft; transformers/trainer.py train; transformers/trainer.py training_step: self.accelerator.backward(loss); accelerate/accelerator.py backward
+forward | /w/LLaMA-Factory/src/train_bash.py main; transformers/trainer.py train; transformers/trainer.py training_step; transformers/trainer.py compute_loss: outputs = model(**inputs); CALL; torch/nn/parallel/data_parallel.py forward
+eval | /w/run_clm.py main; transformers/trainer.py train; transformers/trainer.py _maybe_log_save_evaluate; transformers/trainer.py evaluate; transformers/trainer.py evaluation_loop; transformers/trainer_pt_utils.py nested_concat
+optimizer | /w/run.py main; transformers/trainer.py train; transformers/trainer.py _inner_training_loop: self.optimizer.step(); accelerate/optimizer.py step; torch/optim/lr_scheduler.py wrapper; torch/optim/optimizer.py wrapper; bitsandbytes/optim/optimizer.py step
+load | /w/run.py main; transformers/trainer.py train; transformers/trainer.py _load_from_checkpoint: state_dict = torch.load(; torch/serialization.py load
+load | /w/run.py main; transformers/trainer.py _inner_training_loop; transformers/trainer.py _load_rng_state: torch.cuda.random.set_rng_state_all(checkpoint_rng_state["cuda"])
+init | /w/run.py main; transformers/trainer.py __init__: self._move_model_to_device(model, args.device); transformers/trainer.py _move_model_to_device: model = model.to(device); torch/nn/modules/module.py to
+init | /w/run.py train; transformers/trainer.py _inner_training_loop; accelerate/accelerator.py prepare; accelerate/accelerator.py _prepare_deepspeed; deepspeed/__init__.py initialize; deepspeed/runtime/engine.py __init__; deepspeed/runtime/engine.py _configure_optimizer; deepspeed/runtime/zero/stage_1_and_2.py __init__
+init | /w/run.py main; transformers/integrations/deepspeed.py deepspeed_init; deepspeed/runtime/zero/partition_parameters.py wrapper; deepspeed/runtime/zero/partition_parameters.py _post_init_method: param.partition()
+backward | /w/train.py train; deepspeed/runtime/engine.py backward; deepspeed/runtime/zero/stage3.py backward: self.loss_scaler.backward(loss.float(), retain_graph=retain_graph)
+optimizer | /w/train.py train; deepspeed/runtime/engine.py step; deepspeed/runtime/engine.py _take_model_step; deepspeed/runtime/zero/stage3.py step: self._optimizer_step(sub_group_id); deepspeed/runtime/zero/stage3.py _optimizer_step
+init | /w/serve.py <module>: llm = LLM(model=args.model); vllm/entrypoints/llm.py __init__; vllm/engine/llm_engine.py from_engine_args; vllm/engine/llm_engine.py _initialize_kv_caches; vllm/worker/worker.py determine_num_available_blocks; vllm/worker/model_runner.py profile_run; CALL; . forward
+load | vllm/engine/llm_engine.py __init__; vllm/executor/gpu_executor.py _init_executor; vllm/worker/worker.py load_model; vllm/model_executor/model_loader/loader.py load_model; vllm/model_executor/model_loader/loader.py _initialize_model; vllm/model_executor/layers/linear.py create_weights
+sample | vllm/engine/async_llm_engine.py engine_step; vllm/worker/worker.py execute_model; vllm/worker/model_runner.py execute_model; CALL; vllm/model_executor/models/mixtral.py forward
+forward | /w/yolov5/train.py <module>: main(opt); /w/yolov5/train.py main; /w/yolov5/train.py train: pred = model(imgs); CALL; /w/yolov5/models/yolo.py forward
+eval | /w/yolov5/train.py train: results, maps, _ = validate.run(data_dict; torch/utils/_contextlib.py decorate_context; /w/yolov5/val.py run: preds, train_out = model(im) ; CALL; . forward
+eval | /w/yolov7/train.py train: results, maps, times = test.test(data_dict; /w/yolov7/test.py test: out, train_out = model(img, augment=augment); CALL; . forward
+sample | /w/yolov5/detect.py run: pred = model(im, augment=augment, visualize=visualize); CALL; . forward
+forward | ultralytics/engine/model.py train; ultralytics/engine/trainer.py _do_train: self.loss, self.loss_items = self.model(batch); CALL; ultralytics/nn/tasks.py forward; ultralytics/nn/tasks.py loss; ultralytics/utils/loss.py __call__; ultralytics/utils/tal.py get_box_metrics
+eval | ultralytics/engine/trainer.py train; ultralytics/engine/trainer.py validate; torch/utils/_contextlib.py decorate_context; ultralytics/engine/validator.py __call__; CALL; . forward
+forward | /w/tools/train.py main; mmengine/runner/runner.py train; mmengine/runner/loops.py run_iter: outputs = self.runner.model.train_step(; mmengine/model/base_model/base_model.py train_step; mmengine/model/base_model/base_model.py _run_forward; CALL; mmdet/models/detectors/base.py forward; mmdet/models/detectors/two_stage.py loss
+backward | /w/tools/train.py main; mmcv/runner/epoch_based_runner.py train; mmcv/runner/hooks/optimizer.py after_train_iter: runner.outputs['loss'].backward(); torch/_tensor.py backward
+eval | /w/tools/train.py main; mmcv/runner/epoch_based_runner.py train; mmcv/runner/hooks/evaluation.py after_train_epoch; mmcv/runner/hooks/evaluation.py _do_evaluate; mmdet/apis/test.py single_gpu_test; CALL; . forward
+eval | /w/tools/test.py main: outputs = single_gpu_test(model, data_loader); mmseg/apis/test.py single_gpu_test; CALL; . forward
+forward | /w/train_net.py main; detectron2/engine/defaults.py train; detectron2/engine/train_loop.py run_step: loss_dict = self.model(data); CALL; detectron2/modeling/meta_arch/rcnn.py forward; detectron2/modeling/proposal_generator/rpn.py predict_proposals
+eval | /w/train_net.py main; detectron2/engine/defaults.py test; detectron2/evaluation/evaluator.py inference_on_dataset; CALL; . forward
+sample | /w/demo.py <module>; detectron2/engine/defaults.py __call__: predictions = self.model([inputs])[0]; CALL; . forward
+backward | fairseq_cli/train.py main; fairseq_cli/train.py train; fairseq/trainer.py train_step; fairseq/tasks/fairseq_task.py train_step: optimizer.backward(loss); fairseq/optim/fp16_optimizer.py backward; torch/_tensor.py backward
+eval | fairseq_cli/train.py main; fairseq_cli/train.py validate_and_save; fairseq_cli/train.py validate; fairseq/trainer.py valid_step; CALL; . forward
+sample | fairseq_cli/generate.py main: hypos = task.inference_step(; fairseq/tasks/fairseq_task.py inference_step; fairseq/sequence_generator.py generate; CALL; . forward
+optimizer | fairseq/trainer.py train_step: self.optimizer.step(); fairseq/optim/adam.py step: state['exp_avg'] = torch.zeros_like(p_data_fp32)
+forward | espnet2/bin/asr_train.py main; espnet2/train/trainer.py run; espnet2/train/trainer.py train_one_epoch: retval = model(**batch); CALL; espnet2/asr/espnet_model.py forward; espnet2/asr/espnet_model.py encode
+eval | espnet2/train/trainer.py run; espnet2/train/trainer.py validate_one_epoch; CALL; . forward
+sample | /w/whisper/transcribe.py cli; whisper/transcribe.py transcribe: result = model.decode(segment, options); CALL; whisper/decoding.py run; . forward
+forward | sentence_transformers/SentenceTransformer.py fit: loss_value = loss_model(features, labels); CALL; . forward
+sample | /w/embed_docs.py <module>: emb = model.encode(docs); sentence_transformers/SentenceTransformer.py encode; CALL; . forward
+forward | . main: trainer.fit(model, dm); pytorch_lightning/trainer/trainer.py fit; pytorch_lightning/loops/optimization/automatic.py run; pytorch_lightning/core/module.py optimizer_step; torch/optim/adamw.py step: loss = closure(); pytorch_lightning/plugins/precision/precision.py _wrap_closure; pytorch_lightning/loops/optimization/automatic.py closure; pytorch_lightning/strategies/strategy.py training_step; . training_step; CALL; . forward
+optimizer | . main: trainer.fit(model, dm); pytorch_lightning/trainer/trainer.py fit; pytorch_lightning/core/module.py optimizer_step; torch/optim/adamw.py step; torch/optim/adamw.py _multi_tensor_adamw
+eval | . main: trainer.fit(model, dm); pytorch_lightning/trainer/trainer.py fit; pytorch_lightning/trainer/trainer.py _run_sanity_check; pytorch_lightning/loops/dataloader/evaluation_loop.py run; pytorch_lightning/strategies/strategy.py validation_step; . validation_step; . shared_step; CALL; . forward
+sample | . main: trainer.predict(model, dl); pytorch_lightning/trainer/trainer.py predict; pytorch_lightning/strategies/strategy.py predict_step; . predict_step; CALL; . forward
+init | . main: trainer.fit(model); pytorch_lightning/trainer/trainer.py fit; pytorch_lightning/strategies/strategy.py setup; pytorch_lightning/strategies/single_device.py model_to_device; torch/nn/modules/module.py to
+forward | . <module>: model.fit(x, y); keras/src/utils/traceback_utils.py error_handler; keras/src/engine/training.py fit
+sample | . <module>: p = model.predict(x_test); keras/engine/training.py predict; keras/engine/training_arrays.py predict_loop
+eval | . <module>: model.evaluate(x_test, y_test); keras/engine/training.py evaluate
+init | . <module>: sess.run(tf.global_variables_initializer()); tensorflow/python/client/session.py run
+load | . <module>: saver.restore(sess, ckpt); tensorflow/python/training/saver.py restore
+forward | /w/train.py main; . train_step: state, loss = p_train_step(state, batch); jax/_src/traceback_util.py reraise_with_filtered_traceback; jax/_src/pjit.py cache_miss
+compile | /w/train.py main; jax/_src/traceback_util.py reraise_with_filtered_traceback; jax/_src/pjit.py cache_miss; jax/_src/interpreters/pxla.py compile; jax/_src/compiler.py backend_compile
+init | /w/train.py main: params = model.init(rng, x)["params"]; flax/linen/module.py init
+sample | /w/gen.py main: out = generate(params, tokens); jax/_src/pjit.py cache_miss
+forward | /w/gaussian-splatting/train.py training: render_pkg = render(viewpoint_cam, gaussians, pipe, bg); /w/gaussian-splatting/gaussian_renderer/__init__.py render; CALL; . forward
+optimizer | /w/gaussian-splatting/train.py training: gaussians.optimizer.step(); torch/optim/adam.py step
+sample | /w/scripts/inference.py main: video = model.sample(text); CALL; . forward
+forward | /w/finetune.py finetune; peft/peft_model.py forward; CALL; . forward
+init | /w/finetune.py main: model = get_peft_model(model, config); peft/mapping.py get_peft_model; peft/tuners/lora/model.py inject_adapter; peft/tuners/lora/layer.py __init__
+init | /w/finetune.py main: model = prepare_model_for_kbit_training(model); peft/utils/other.py prepare_model_for_kbit_training: param.data = param.data.to(torch.float32)
+backward | /w/megatron/training.py train; /w/megatron/training.py train_step; /w/megatron/core/pipeline_parallel/schedules.py forward_backward_no_pipelining; /w/megatron/core/pipeline_parallel/schedules.py backward_step; torch/autograd/__init__.py backward
+forward | /w/megatron/training.py train; /w/megatron/training.py train_step; /w/megatron/core/pipeline_parallel/schedules.py forward_backward_no_pipelining; /w/megatron/core/pipeline_parallel/schedules.py forward_step; . forward_step; CALL; . forward
+init | /w/megatron/training.py pretrain; /w/megatron/training.py setup_model_and_optimizer; /w/megatron/training.py get_model: model_module.cuda(); torch/nn/modules/module.py cuda
+sample | trl/trainer/ppo_trainer.py train; trl/trainer/utils.py batch_generation; torch/utils/_contextlib.py decorate_context; transformers/generation/utils.py generate; CALL; . forward
+forward | trl/trainer/grpo_trainer.py compute_loss; trl/trainer/grpo_trainer.py _get_per_token_logps; CALL; . forward
+eval | lm_eval/__main__.py cli_evaluate; lm_eval/evaluator.py simple_evaluate; lm_eval/models/huggingface.py _loglikelihood_tokens; CALL; . forward
+sample | gradio/blocks.py call_function; /w/app.py predict: out = model(img); CALL; . forward
+init | nnunet/run/run_training.py main: trainer.initialize(not validation_only); nnunet/training/network_training/nnUNetTrainerV2.py initialize; nnunet/training/network_training/nnUNetTrainerV2.py initialize_network: self.network.cuda()
+forward | nnunetv2/run/run_training.py run_training: nnunet_trainer.run_training(); nnunetv2/training/nnUNetTrainer/nnUNetTrainer.py run_training; nnunetv2/training/nnUNetTrainer/nnUNetTrainer.py train_step; CALL; . forward
+eval | nnunetv2/training/nnUNetTrainer/nnUNetTrainer.py run_training; nnunetv2/training/nnUNetTrainer/nnUNetTrainer.py perform_actual_validation: prediction = predictor.predict_sliding_window_return_logits(data); nnunetv2/inference/predict_from_raw_data.py predict_sliding_window_return_logits; CALL; . forward
+eval | /w/main.py main; monai/engines/evaluator.py run; monai/inferers/utils.py sliding_window_inference; CALL; . forward
+backward | fastai/learner.py fit_one_cycle; fastai/learner.py _do_one_batch: self._with_events(self._backward, 'backward', CancelBackwardException); fastai/learner.py _backward: self.loss_grad.backward(); torch/_tensor.py backward
+eval | fastai/learner.py fit; fastai/learner.py _do_epoch_validate; fastai/learner.py one_batch; CALL; . forward
+sample | /w/real_esrgan/inference_realesrgan.py main: output, _ = upsampler.enhance(img); realesrgan/utils.py enhance; realesrgan/utils.py process; CALL; . forward
+sample | /w/segment_anything/automatic_mask_generator.py generate; segment_anything/predictor.py set_image; CALL; . forward
+`) {
+		if got := calls(text).Phase(); got != want {
+			t.Errorf("%s, want %s: %s", got, want, text)
+		}
+	}
+}
+
+// A title tells the phase where the rest of a report does not.
+func TestPhaseByTitle(t *testing.T) {
+	for want, title := range cases(`
+sample | # CUDA out of memory when I run inference on a 4k image
+sample | # OOM during generation with long prompts
+load | # Out of memory when loading model in 8bit
+load | # CUDA OOM while loading checkpoint shards
+load | # Cannot load the 70B model: out of memory
+eval | # OOM on evaluation
+eval | # Running out of memory at validation step
+eval | # Memory leak during evaluation
+eval | # GPU memory error in the eval loop
+unknown | # CUDA out of memory in the middle of training
+unknown | # Out of memory error
+unknown | # RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB
+backward | # OOM in backward pass with gradient checkpointing
+backward | # CUDA out of memory on loss.backward()
+optimizer | # OOM at optimizer.step()
+optimizer | # Out of memory in optimizer step with Adam
+compile | # torch.compile OOM during autotuning
+compile | # OOM when compiling the model with inductor
+init | # OOM during model initialization
+init | # CUDA out of memory when initializing the model
+sample | # Inference uses too much memory: OOM on T4
+sample | # Demo crashes with out of memory
+sample | # vllm serve: CUDA out of memory
+sample | # Out of memory when generating 1024x1024 images
+sample | # text generation webui out of memory
+unknown | # Finetune Llama 2 7B OOM on 24GB
+unknown | # OOM when fine-tuning with LoRA
+unknown | # Memory usage keeps growing until OOM
+unknown | # CUDA out of memory when training on multiple GPUs
+eval | # cuda out of memory during test
+eval | # Testing with large images: CUDA out of memory
+load | # model.load_state_dict causes OOM
+load | # OOM at from_pretrained with device_map auto
+load | # CUDA OOM when resuming from checkpoint
+sample | # How to predict on large images without running out of memory?
+sample | # Out of memory when transcribing long audio
+forward | # OOM during the forward pass
+eval | # eval.py out of memory
+sample | # python detect.py CUDA out of memory
+unknown | # train.py CUDA out of memory
+unknown | # CUDA out of memory, batch size 1
+sample | # chat with 13B model out of memory after several turns
+unknown | # out of memory when converting to onnx
+unknown | # OOM when saving the checkpoint
+unknown | # Out of memory with dataset of 1M samples
+`) {
+		l, err := Read(strings.NewReader(title + "\n\nI get this:\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
+		if err != nil || l.Phase() != want {
+			t.Errorf("%s: %s, want %s; %v", title, l.Phase(), want, err)
+		}
+		calls := title + "\n\nTraceback (most recent call last):\n  File \"a.py\", line 1, in go\n    loss.backward()\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+		if l, _ := Read(strings.NewReader(calls)); l.Phase() != Backward {
+			t.Errorf("%s: speaks louder than the calls: %s", title, l.Phase())
+		}
+	}
+}
