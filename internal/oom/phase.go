@@ -67,7 +67,9 @@ var places = []place{
 	{"torch/nn/modules/", "__init__ reset_parameters", Init},
 	{"torch/nn/parameter.py", "", Init},
 	{"torch/nn/init.py", "", Init},
-	{"torch/cuda/__init__.py", "_lazy_init init", Init},
+	{"torch/cuda/__init__.py", "_lazy_init init set_device current_device", Init},
+	{"torch/cuda/random.py", "", Init},
+	{"torch/distributed/distributed_c10d.py", "barrier init_process_group", Init},
 	{"/tensorflow", "__init__ _init_ __call__ call apply_op create_op", UnknownPhase}, // where a graph was made, not run
 	{"torch/nn/", "", Forward},
 	{"torch/functional.py", "", Forward},
@@ -220,6 +222,8 @@ func (w *walk) frame(f Frame, next string) {
 		n, subject := read(c.name), read(c.object)
 		phase := w.doingOf(n, subject)
 		switch {
+		case c.object == "torch.cuda.": // the first that touches the card
+			phase, n = Init, ident{kind: kBuild}
 		case constructs(c.name+"(") && phase != Load && n.has(kModel|kLayer|kForward), n.alone(kMove) && constructs(c.object):
 			phase, n = Init, ident{kind: kBuild}
 		case phase != UnknownPhase:
@@ -230,6 +234,19 @@ func (w *walk) frame(f Frame, next string) {
 		}
 		w.do(phase, n, false)
 		w.why(n, subject, false)
+		if c.name == "run" && strings.Contains(c.object, "sess") { // a graph: what it is to compute tells
+			w.session(read(f.Code))
+		}
+	}
+}
+
+// session takes the names of what a graph is run for: an optimizer's operation trains.
+func (w *walk) session(n ident) {
+	switch {
+	case n.has(kBuild):
+		w.do(Init, ident{kind: kBuild}, false)
+	case n.has(kTrain | kOptim | kLoss):
+		w.why(ident{kind: kTrain, words: []string{"train"}}, ident{}, false)
 	}
 }
 

@@ -19,7 +19,7 @@ var (
 	fullExpr  = lazy(`(?i)^[^%|]{0,20}\bloading [^%|]{0,60}\b100%`)
 	taskExpr  = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s`)
 	// statusExpr is a line that begins with what the program is about to do, or an epoch's.
-	statusExpr = lazy(`(?i)^[\s*#=>-]*((?:evaluating|validating|loading|generating|sampling|testing|training|(?:running|starting|start|begin) (?:validation|evaluation|inference|prediction|test|train))\w*\b[^\n%|]{0,60})$|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
+	statusExpr = lazy(`(?i)^[\s*#=>]*(?:[*=-]{2,} )?((?:evaluating|validating|loading|generating|sampling|testing|training|(?:running|starting|start|begin) (?:validation|evaluation|inference|prediction|test|train))\w*\b[^\n%|]{0,60})$|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
 	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
 	memoryExpr = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )

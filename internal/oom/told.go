@@ -23,6 +23,9 @@ type Told struct {
 func say(r *Run, m []string) {
 	if r.Told.Phase == (sight{}) || r.Told.Phase == (sight{UnknownPhase, UnknownPhase}) {
 		r.Told.Phase = told(m[0])
+		if r.Told.Phase.phase() == UnknownPhase && memoryWords().MatchString(m[0]) {
+			r.Told.Phase = titled(translated(m[0]))
+		}
 	}
 }
 
@@ -53,21 +56,29 @@ func told(text string) sight {
 	return sight{UnknownPhase, UnknownPhase}
 }
 
+// memoryWords are a failure of memory in the languages of pieces.
+var memoryWords = lazy(`(?i)out of memory|\boom\b|显存|内存不足|メモリ|speicher|मेमोरी`)
+
 // pieces are words of languages that are written without blanks, or bend theirs: pieces to look for.
 var pieces = map[string]string{
 	"推理": "inference", "推論": "inference", "生成": "generate", "预测": "predict", "验证": "validation", "評価": "evaluation", "评估": "evaluation",
-	"测试": "test", "加载": "load model", "読み込み": "load model", "反向": "backward", "训练": "train", "学習": "train",
+	"加载": "load model", "読み込み": "load model", "反向": "backward", "训练": "train", "学習": "train",
 	"Laden": "load model", "Auswert": "evaluation", "Inferenz": "inference", "Training": "train", "मूल्यांकन": "evaluation",
+}
+
+func translated(text string) string {
+	words := ""
+	for piece, word := range pieces {
+		if strings.Contains(text, piece) {
+			words += " " + word
+		}
+	}
+	return words
 }
 
 // titled is the phase that the words of a title name.
 func titled(title string) sight {
-	for piece, word := range pieces {
-		if strings.Contains(title, piece) {
-			title += " " + word
-		}
-	}
-	n := read(title)
+	n := read(title + translated(title))
 	if phase := doing(n, n); phase != UnknownPhase && (phase != Init || n.has(kBuild)) && (phase != Forward || n.has(kForward)) && !n.has(kTrain) {
 		return sight{phase, UnknownPhase}
 	}
