@@ -1,6 +1,8 @@
 package oom
 
 import (
+	"cmp"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -16,9 +18,8 @@ func cases(table string) func(yield func(Phase, string) bool) {
 	}
 }
 
-// Calls as programs of many fields make them; the libraries' names are theirs.
-func TestPhaseOfPrograms(t *testing.T) {
-	for want, text := range cases(`
+// programs are calls as programs of many fields make them; the libraries' names are theirs.
+const programs = `
 sample | /w/ComfyUI/execution.py execute: output_data, output_ui = get_output_data(obj, input_data_all); /w/ComfyUI/nodes.py sample: return common_ksampler(model, seed, steps); /w/ComfyUI/comfy/samplers.py sampling_function; /w/ComfyUI/comfy/model_base.py apply_model; CALL; /w/ComfyUI/comfy/ldm/modules/diffusionmodules/openaimodel.py forward
 sample | /w/ComfyUI/execution.py execute; /w/ComfyUI/nodes.py decode: images = vae.decode(samples["samples"]); /w/ComfyUI/comfy/sd.py decode; CALL; /w/ComfyUI/comfy/ldm/modules/diffusionmodules/model.py forward
 load | /w/ComfyUI/execution.py execute; /w/ComfyUI/nodes.py load_checkpoint: out = comfy.sd.load_checkpoint_guess_config(ckpt_path); /w/ComfyUI/comfy/sd.py load_checkpoint_guess_config; /w/ComfyUI/comfy/utils.py load_torch_file
@@ -107,10 +108,74 @@ backward | fastai/learner.py fit_one_cycle; fastai/learner.py _do_one_batch: sel
 eval | fastai/learner.py fit; fastai/learner.py _do_epoch_validate; fastai/learner.py one_batch; CALL; . forward
 sample | /w/real_esrgan/inference_realesrgan.py main: output, _ = upsampler.enhance(img); realesrgan/utils.py enhance; realesrgan/utils.py process; CALL; . forward
 sample | /w/segment_anything/automatic_mask_generator.py generate; segment_anything/predictor.py set_image; CALL; . forward
-`) {
+`
+
+func TestPhaseOfPrograms(t *testing.T) {
+	for want, text := range cases(programs) {
 		if got := calls(text).Phase(); got != want {
 			t.Errorf("%s, want %s: %s", got, want, text)
 		}
+	}
+}
+
+const shortMessage = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+// python writes calls down as Python does.
+func python(t Traceback) string {
+	text := "Traceback (most recent call last):\n"
+	for i, f := range t {
+		text += fmt.Sprintf("  File \"%s\", line %d, in %s\n    %s\n", f.Path, 10+i, f.Func, cmp.Or(f.Code, "x"))
+	}
+	return text + shortMessage + "\n"
+}
+
+// box writes calls down with numbered source lines around the failing one, as notebooks and rich do.
+func box(call, source string) func(Traceback) string {
+	return func(t Traceback) string {
+		text := "OutOfMemoryError                          Traceback (most recent call last)\n"
+		for i, f := range t {
+			text += fmt.Sprintf(call, f.Path, 10+i, f.Func) + fmt.Sprintf(source, 9+i, 10+i, f.Code, 11+i)
+		}
+		return text + shortMessage + "\n"
+	}
+}
+
+// The same calls tell the same phase however they are printed, quoted or cut.
+func TestPhaseForms(t *testing.T) {
+	prefixed := func(prefix string) func(Traceback) string {
+		return func(t Traceback) string {
+			return prefix + strings.ReplaceAll(strings.TrimSpace(python(t)), "\n", "\n"+prefix) + "\n"
+		}
+	}
+	replaced := func(pairs ...string) func(Traceback) string {
+		return func(t Traceback) string { return strings.NewReplacer(pairs...).Replace(python(t)) }
+	}
+	for form, write := range map[string]func(Traceback) string{
+		"plain": python, "quoted": prefixed("> "), "rank": prefixed("[rank2]: "), "host": prefixed("node7: "), "table": prefixed("| "),
+		"ray": prefixed("(TrainActor pid=1234, ip=10.0.0.1) "), "logger": prefixed("ERROR:root:"),
+		"date": prefixed("2024-05-01 10:11:12,123 - "), "date and logger": prefixed("[2024-05-01 10:11:12,123][root][ERROR] - "),
+		"no indentation": replaced("\n    ", "\n", "\n  ", "\n"), "blank lines": replaced("\n", "\n\n"), "one line": replaced("\n", " "),
+		"windows": replaced("/", `\`, "\n", "\r\n"), "no heading": replaced("Traceback (most recent call last):\n", ""),
+		"single quotes": replaced(`"`, "'"), "html": replaced(`"`, "&quot;"),
+		"json": func(t Traceback) string {
+			return `{"m": "` + strings.NewReplacer(`"`, `\"`, "\n", `\n`).Replace(python(t)) + `"}`
+		},
+		"message above": func(t Traceback) string { return shortMessage + "\n" + strings.ReplaceAll(python(t), shortMessage, "") },
+		"message cut":   func(t Traceback) string { return "# CUDA OOM\n" + strings.ReplaceAll(python(t), shortMessage, "") },
+		"rich":          box("│ %s:%d in %s │\n│ │\n", "│ %d │ foo(1) │\n│ ❱ %d │ │ %s │\n│ %d │ bar() │\n│ │\n"),
+		"notebook":      box("File %s:%d, in %s(self, x)\n", "    %d     foo(1)\n---> %d     %s\n    %d     bar()\n\n"),
+	} {
+		t.Run(form, func(t *testing.T) {
+			row := len(form) // every form takes a third of the programs
+			for want, text := range cases(programs) {
+				if row++; row%3 != 0 {
+					continue
+				}
+				if l, err := Read(strings.NewReader(write(calls(text)))); err != nil || l.Phase() != want {
+					t.Errorf("%s, want %s: %s", l.Phase(), want, text)
+				}
+			}
+		})
 	}
 }
 
