@@ -390,6 +390,9 @@ func (w *walk) file(path string) {
 		}
 		return
 	}
+	if read(path).has(kServe) {
+		w.perhaps = Sample
+	}
 	switch n := read(strings.TrimSuffix(tail(path, 1), ".py")); {
 	case n.has(kTrain) && n.has(kEval):
 	case n.has(kEval):

@@ -35,8 +35,9 @@ func lazy(expr string) func() *regexp.Regexp {
 
 // callForms are Python's, IPython's (old and new), rich's, notebook cells' and Colab's ways to print a call.
 var callForms = []callForm{
-	{`", line `, lazy(`(?:File \\?"|^\s*)(?P<path>[^"\n]{1,500}?)\\?", line (?P<line>\d+)(?:, in (?P<func>[^\s\\,]+))?`)},
+	{`", line `, lazy(`(?:File \\?"|^\s*)(?P<path>[^"\n]{0,500}?)\\?", line (?P<line>\d+)(?:, in (?P<func>[^\s\\,]+))?`)},
 	{", line ", lazy(`File (?:'|‘|“|&quot;)?(?P<path>[^"'\n,]{1,500}?)(?:'|’|”|&quot;)?, line (?P<line>\d+)(?:, in (?P<func>[^\s\\,]+))?`)},
+	{", in ", lazy(`^[^"'\n]{0,8}\d+, in (?P<func>[\w.<>]+)\s*$`)}, // cut inside its line
 	{".py:", lazy(`(?:File )?(?P<path>[\w~/.\\-][^\s":│|]{0,400}\.py):(?P<line>\d+),? in (?P<func>[\w.<>]+)`)},
 	{".py in ", lazy(`(?P<path>[\w~/.\\:<>-][^\n"│|]{0,400}?\.py) in (?P<func>[\w.<>]+)`)},
 	{"<ipython-input", lazy(`(?P<path><ipython-input-[^>\s]+>) in (?P<func>[\w.<>]+)`)},

@@ -48,7 +48,7 @@ const (
 // vocabulary is the one table of words. A word stands for its plural too; what ends in "*" is the beginning of a word.
 var vocabulary = map[kind]string{
 	kTrain:    "train training fit finetune finetuning tune pretrain pretraining learn train* finetun* pretraining*",
-	kEval:     "eval val valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl metric benchmarking eval* validat* test*",
+	kEval:     "eval val valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl benchmarking eval* validat* test*",
 	kSample:   "generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout conversation generat* infer* predict* transcri* synthes* denois* ksampler",
 	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve export detection recognition reconstruct reconstruction restoration visualize",
 	kEpoch:    "epoch",
@@ -77,7 +77,7 @@ var vocabulary = map[kind]string{
 	kSet:      "set assign",
 	kWrapper:  "wrapper fn",
 	kClosure:  "closure",
-	kServe:    "gradio fastapi uvicorn flask streamlit starlette aiohttp celery cog langchain vllm sglang lmdeploy",
+	kServe:    "gradio fastapi uvicorn flask streamlit starlette aiohttp celery cog langchain vllm sglang lmdeploy comfy webui invokeai fooocus koboldai",
 	kPage:     "app api cli",
 	kTorch:    "torch th",
 }
@@ -88,7 +88,7 @@ const nouns = "compiled trainer trained trainable generator detector validity in
 // idioms are frameworks' own names that their words do not tell.
 var idioms = map[kind]string{
 	kBuild | kModel: "get_model",
-	kEval:           "estimate_loss inference_on_dataset prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
+	kEval:           "estimate_loss inference_on_dataset compute_metrics prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
 }
 
 // dictionary is the vocabulary as it is looked up.
