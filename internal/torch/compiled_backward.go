@@ -29,7 +29,8 @@ type paramGrad struct {
 // backward writes the graph for a training forward.
 func (f *compiledForward) backward() *compiledBackward {
 	c := *f.compiler
-	c.graph = newGraph(f.b, f.kernels)
+	layers := f.model.NLayer + 1
+	c.graph = newGraph(f.b, f.kernels, 28*layers, 54*layers)
 	g := &compiledBackward{compiler: &c, f: f, saved: map[gid]gid{}, tied: noBuf, emb: noBuf, tangent: nothing}
 	g.x = g.in(tensor("X", trace.Input, trace.Int64, g.B, g.T))
 	g.y = g.in(tensor("Y", trace.Input, trace.Int64, g.B, g.T))

@@ -99,8 +99,12 @@ const (
 	gSkip // a free whose memory was given on
 )
 
-func newGraph(b *builder, k *kernels) *graph {
-	return &graph{b: b, kernels: k, tuned: map[string]bool{}}
+// newGraph begins a graph with room for so many kernels and buffers.
+func newGraph(b *builder, k *kernels, nodes, bufs int) *graph {
+	return &graph{
+		b: b, kernels: k, tuned: map[string]bool{},
+		nodes: make([]gnode, 0, nodes), bufs: make([]gbuf, 0, bufs), steps: make([]gstep, 0, nodes+bufs),
+	}
 }
 
 // buf adds a buffer.

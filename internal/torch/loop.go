@@ -50,8 +50,9 @@ func (e *loop) pass(train bool) pass {
 
 // compile writes the graphs of evaluation and of training.
 func (e *loop) compile(m config.Model) {
+	layers := m.NLayer + 1
 	for i, a := range []*activations{e.eval, e.train} {
-		c := &compiler{graph: newGraph(e.builder, e.kernels), dims: a.dims, model: m, gpt: e.gpt, train: i == 1, dropout: e.cfg.Dropout > 0}
+		c := &compiler{graph: newGraph(e.builder, e.kernels, 18*layers, 26*layers), dims: a.dims, model: m, gpt: e.gpt, train: i == 1, dropout: e.cfg.Dropout > 0}
 		p := compiledPass{f: c.forward(), b: e.builder}
 		if c.train {
 			p.g = p.f.backward()

@@ -10,7 +10,7 @@ import (
 // Two chains that were lowered side by side run one after the other, because that holds one large buffer at a time; and
 // who reads what another adds to still waits for it.
 func TestScheduleTakesTheLowestPeak(t *testing.T) {
-	g := newGraph(newBuilder(8), newKernels(h200))
+	g := newGraph(newBuilder(8), newKernels(h200), 5, 4)
 	var small, large [2]gid
 	for i := range large {
 		large[i] = g.buf(tensor("large", trace.Activation, trace.Float32, 1000))
