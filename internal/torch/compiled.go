@@ -125,6 +125,7 @@ func (d dims) row() int64 { return int64(4 * d.N()) }
 // normalized value and a scale for backward; and the stream itself, once that is made of too many parts.
 func (f *compiledForward) norm(layer int, name string, s *stream, last bool) compiledNorm {
 	node := gnode{inner: 3 * f.row()} // mean, variance and count, as Welford's algorithm has them
+	gathers := s.base == noBuf && !f.again()
 	if s.base != noBuf {
 		node.ins = append(node.ins, s.base)
 	}
@@ -169,8 +170,36 @@ func (f *compiledForward) norm(layer int, name string, s *stream, last bool) com
 		n.scale = f.kept(layer, name+".rstd", trace.Float32, f.B, f.T)
 		node.outs = append(node.outs, n.scale)
 	}
+	if f.timed(len(sum), realize, gathers) {
+		node.name = fmt.Sprintf("norm of %d, %v, %v", len(sum), realize, last)
+	}
 	f.add(node)
 	return n
+}
+
+// looped is the length of a row that a kernel no longer reads at once.
+const looped = 1024
+
+// timed says whether the kernel of a layernorm, which reads so many parts of the stream, is timed in two block sizes: one
+// that loops over its row is, unless it loads and sums so many values that Inductor saves registers from the start
+// (_dynamic_scale_rblock and _reduction_configs in torch/_inductor/runtime/triton_heuristics.py). In evaluation only kernels
+// that gather rows from the embeddings have been seen timed.
+func (f *compiledForward) timed(parts int, realize, gathers bool) bool {
+	const short, sums, registers = 256, 2, 10
+	loads := 2*parts + 1 // in each of two loops, and the weight
+	switch {
+	case gathers:
+		loads += 3
+	case realize:
+		loads = parts + 2
+	}
+	if f.model.Bias {
+		loads++
+	}
+	if !f.train {
+		return gathers && (parts == 0 && f.C > short || realize && f.C > looped)
+	}
+	return f.C > looped && (realize || loads+sums < registers)
 }
 
 // cast is a weight in half precision, kept for backward; the parameter itself in float32.
@@ -179,7 +208,7 @@ func (f *compiledForward) cast(layer int, name string, rows, cols int) gid {
 		return noBuf
 	}
 	id := f.kept(layer, name+" ("+string(f.half)+")", f.half, rows, cols)
-	f.add(gnode{name: "cast " + name, outs: []gid{id}})
+	f.add(gnode{name: fmt.Sprintf("cast %d", rows*cols), outs: []gid{id}}) // one kernel for all of a size
 	return id
 }
 
@@ -190,7 +219,7 @@ func (f *compiledForward) linear(name string, x, w, out gid, cols int) {
 		node.blas = forwardBlasLt
 		if !f.half32() {
 			bias := f.temp(name+".bias ("+string(f.half)+")", f.half, cols)
-			f.add(gnode{name: "cast " + name + ".bias", outs: []gid{bias}})
+			f.add(gnode{name: fmt.Sprintf("cast %d", cols), outs: []gid{bias}})
 			node.ins = append(node.ins, bias)
 		}
 	}

@@ -152,6 +152,9 @@ func (g *compiledBackward) norm(n norm, s compiledNorm, dy gid, dx residual, mas
 		node.heirs = []heir{{out.full, []gid{dx.full}}}
 	case !g.mixedOrder():
 		node.heirs = []heir{{out.full, []gid{g.input(s.xhat)}}}
+		if g.C > looped {
+			node.name = "ln_f backward"
+		}
 	}
 	masked, branches := mask != noBuf, !g.half32() || mask != noBuf
 	if branches {

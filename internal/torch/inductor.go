@@ -334,21 +334,32 @@ func (g *graph) execute(n *gnode) {
 	}
 }
 
-// tune times a pointwise kernel. Inductor writes over a buffer as large as the L2 cache between runs
-// (torch/_inductor/runtime/benchmarking.py), and works on a copy of what the kernel changes in place where that copy
-// does not raise the peak so far (copy_args_to_cpu_if_needed in torch/_inductor/runtime/triton_heuristics.py).
+// tune times a kernel. Inductor runs it once alone, then beside a buffer as large as the L2 cache that it writes over
+// between runs (torch/_inductor/runtime/benchmarking.py), and both times on a copy of what the kernel changes in place, where
+// that copy does not raise the peak so far (copy_args_to_cpu_if_needed in torch/_inductor/runtime/triton_heuristics.py).
 func (g *graph) tune(n *gnode) {
 	if g.kernels.dev.L2 == 0 {
 		return
 	}
 	room := g.b.most - g.b.now
-	flush := g.kernels.scratch(g.b, "inductor.l2_flush", int(g.kernels.dev.L2))
-	for _, h := range n.heirs {
-		if b := &g.bufs[h.out]; b.storage != h.out && b.tensor.Bytes <= room {
-			g.b.free(g.kernels.scratch(g.b, "inductor.copy", int(b.tensor.Bytes)))
+	copies := func() {
+		for _, h := range n.heirs {
+			if b := &g.bufs[h.out]; b.storage != h.out && b.tensor.Bytes <= room {
+				g.b.free(g.kernels.scratch(g.b, "inductor.copy", int(b.tensor.Bytes)))
+			}
+		}
+		for _, id := range n.changes {
+			if b := &g.bufs[id]; b.tensor.Bytes <= room {
+				g.b.free(g.kernels.scratch(g.b, "inductor.copy", int(b.tensor.Bytes)))
+			}
 		}
 	}
-	g.b.free(flush)
+	for range 2 { // configurations
+		copies()
+		flush := g.kernels.scratch(g.b, "inductor.l2_flush", int(g.kernels.dev.L2))
+		copies()
+		g.b.free(flush)
+	}
 }
 
 // give hands a live tensor to the graph as its input.
