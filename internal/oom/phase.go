@@ -46,91 +46,6 @@ func (s sight) or(o sight) sight {
 	return s
 }
 
-// place is a file of a framework whose functions tell a phase by being there.
-type place struct {
-	path  string
-	funcs string // "" is any
-	phase Phase
-}
-
-// places are tried in order; a path matches where it holds the piece.
-var places = []place{
-	{"torch/nn/modules/module.py", "to cuda _apply convert float half bfloat16 double to_empty type xpu <lambda>", Init},
-	{"torch/optim/lr_scheduler.py", "", UnknownPhase},
-	{"torch/optim/swa_utils.py", "", UnknownPhase},
-	{"torch/optim/", "", Optimizer},
-	{"torch/serialization.py", "", Load},
-	{"torch/_utils.py", "_rebuild_tensor _rebuild_tensor_v2 _rebuild_parameter", Load},
-	{"safetensors/", "", Load},
-	{"torch/nn/parallel/distributed.py", "__init__ _ddp_init_helper _sync_module_states _sync_params_and_buffers", Init},
-	{"torch/nn/utils/clip_grad.py", "", Optimizer},
-	{"torch/nn/modules/", "__init__ reset_parameters", Init},
-	{"torch/nn/parameter.py", "", Init},
-	{"torch/nn/init.py", "", Init},
-	{"torch/cuda/__init__.py", "_lazy_init init set_device current_device", Init},
-	{"torch/cuda/random.py", "", Init},
-	{"torch/distributed/distributed_c10d.py", "barrier init_process_group", Init},
-	{"/tensorflow", "__init__ _init_ __call__ call apply_op create_op", UnknownPhase}, // where a graph was made, not run
-	{"torch/nn/", "", Forward},
-	{"torch/functional.py", "", Forward},
-}
-
-// sources are lines of PyTorch that tell a phase by themselves: pastes often begin there.
-var sources = []struct {
-	code  string
-	phase Phase
-}{
-	{"t.to(device, dtype if", Init}, {"fn(param", Init}, {"t.cuda(device", Init}, {"self._apply(", Init},
-	{"forward_call(", Forward}, {"self.forward(", Forward}, {"torch._C._nn.", Forward},
-	{"unpickler.load(", Load}, {"restore_location(", Load},
-}
-
-// moduleCall is Module.__call__ under its names since 0.4: what is called inside of it belongs to a forward pass.
-var moduleCall = []string{"__call__", "_call_impl", "_wrapped_call_impl", "_slow_forward"}
-
-// sign is a row of what an identifier shows to be done: it has every kind of all, and one of with, itself or in its subject
-// (a method's object, a function's class and file), and none of not.
-type sign struct {
-	phase Phase
-	all   kind
-	with  kind // 0 is no matter
-	not   kind
-	alone bool // the identifier says nothing else
-}
-
-// doings are tried in order for each identifier.
-var doings = []sign{
-	{phase: Compile, all: kCompile, with: kCompiler | kTorch, not: kWrapper},
-	{phase: Load, all: kLoad, with: kFile | kModel | kOptim | kTorch, not: kData | kDataset},
-	{phase: Load, all: kFrom | kFile},
-	{phase: Load, all: kSet | kModel | kMove},
-	{phase: Backward, all: kBackward, not: kForward | kTrain | kBuild},
-	{phase: Backward, all: kGrad, alone: true},
-	{phase: Optimizer, all: kClip, with: kGrad},
-	{phase: Optimizer, all: kStep, with: kOptim, not: kTrain | kEval | kSample},
-	{phase: Optimizer, all: kGrad | kMove},
-	{phase: Optimizer, all: kOptim | kFile, not: kLoad},
-	{phase: Init, all: kWarm, with: kModel | kRun},
-	{phase: Load, all: kLoad, not: kData | kDataset | kTrain | kEval | kSample},
-	{phase: Init, all: kBuild, not: kData | kDataset | kForward | kLoss},
-	{phase: Init, all: kMake | kModel, not: kData | kDataset | kForward | kLoss},
-	{phase: Init, all: kMake | kLayer, not: kData | kDataset | kForward | kLoss},
-	{phase: Init, all: kMake, with: kModel, alone: true},
-	{phase: Forward, all: kForward},
-	{phase: Forward, all: kLoss},
-	{phase: Forward, all: kTrain | kStep, not: kBackward},
-}
-
-// doing is the phase that an identifier shows.
-func doing(n, subject ident) Phase {
-	for _, r := range doings {
-		if n.kind&r.all == r.all && n.kind&r.not == 0 && (r.with == 0 || (n.kind|subject.kind)&r.with != 0) && (!r.alone || n.alone(r.all)) {
-			return r.phase
-		}
-	}
-	return UnknownPhase
-}
-
 // walk goes down a traceback, from the outermost call inwards.
 type walk struct {
 	doing   Phase
@@ -181,50 +96,62 @@ func (t Traceback) Phase() Phase { return t.sight().phase() }
 // frame takes one call and its source line; next is the function that it calls.
 func (w *walk) frame(f Frame, next string) {
 	path := strings.ReplaceAll(strings.ReplaceAll(f.Path, `\`, "/"), "//", "/")
-	if strings.HasPrefix(f.Func, "decorate_") {
+	switch {
+	case strings.HasPrefix(f.Func, "decorate_"):
 		w.noGrad, w.without = true, true
 		return
-	}
-	file := tail(path, 3)
-	if strings.HasSuffix(path, "torch/nn/modules/module.py") && slices.Contains(moduleCall, f.Func) {
+	case callsModule(path, f.Func):
 		w.enter()
 		return
 	}
-	w.file(path)
 	w.library = library(path)
-	subject := read(f.Class + " " + file)
 	w.loss = w.loss || strings.HasSuffix(path, "torch/nn/modules/loss.py")
-	if phase, ok := placed(path, f.Func); ok {
-		w.do(phase, ident{kind: built(f.Func)}, true)
-	} else if f.Func != "" && f.Func[0] != '<' {
-		n := read(f.Func)
-		phase := w.doingOf(n, subject)
-		if phase == UnknownPhase && w.doing == UnknownPhase && n.kind&^(kMake|kPerhaps|kModel|kLayer) == 0 && read(tail(path, 2)).has(kLayer) {
-			phase = Forward // a model's file, and nothing else to do with it
-		}
-		w.do(phase, n, true)
-		if !w.library {
-			subject = read(f.Class) // what its file is named for is weighed as the script
-		}
-		w.why(n, subject, true)
-	}
+	w.file(path)
+	w.function(path, f)
 	w.noGrad = false
+	w.source(f.Code, next)
+}
+
+// function takes a call by its function's name, class and file.
+func (w *walk) function(path string, f Frame) {
+	if p, ok := placed(path, f.Func); ok {
+		w.do(p.phase, ident{kind: p.kind}, true)
+		return
+	}
+	if f.Func == "" || f.Func[0] == '<' {
+		return
+	}
+	n := read(f.Func)
+	phase := w.shows(n, read(f.Class+" "+tail(path, 3)))
+	if phase == UnknownPhase && w.doing == UnknownPhase && n.kind&^(kMake|kPerhaps|kModel|kLayer) == 0 && read(tail(path, 2)).has(kLayer) {
+		phase = Forward // a model's file, and nothing else to do with it
+	}
+	w.do(phase, n, true)
+	subject := f.Class
+	if w.library { // what a user's file is named for is weighed as the script
+		subject += " " + tail(path, 3)
+	}
+	w.why(n, read(subject), true)
+}
+
+// source takes a call by its source line: the calls written there, or the one that the next call is.
+func (w *walk) source(code, next string) {
 	for _, s := range sources {
-		if strings.Contains(f.Code, s.code) {
+		if strings.Contains(code, s.code) {
 			w.do(s.phase, ident{}, false)
 		}
 	}
-	calls := callees(f.Code)
+	calls := callees(code)
 	if i := slices.IndexFunc(calls, func(c callee) bool { return c.name == next && !read(next).alone(kRun) }); i >= 0 {
 		calls = calls[i : i+1]
 	}
 	for _, c := range calls {
 		n, subject := read(c.name), read(c.object)
-		phase := w.doingOf(n, subject)
+		phase := w.shows(n, subject)
 		switch {
-		case c.object == "torch.cuda.": // the first that touches the card
-			phase, n = Init, ident{kind: kBuild}
-		case constructs(c.name+"(") && phase != Load && n.has(kModel|kLayer|kForward), n.alone(kMove) && constructs(c.object):
+		case c.touchesCard(),
+			c.constructs() && phase != Load && n.has(kModel|kLayer|kForward),
+			n.alone(kMove) && constructs(c.object):
 			phase, n = Init, ident{kind: kBuild}
 		case phase != UnknownPhase:
 		case n.alone(kMove) && subject.ends(kModel):
@@ -234,8 +161,8 @@ func (w *walk) frame(f Frame, next string) {
 		}
 		w.do(phase, n, false)
 		w.why(n, subject, false)
-		if c.name == "run" && strings.Contains(c.object, "sess") { // a graph: what it is to compute tells
-			w.session(read(f.Code))
+		if c.runsGraph() {
+			w.session(read(code))
 		}
 	}
 }
@@ -250,43 +177,13 @@ func (w *walk) session(n ident) {
 	}
 }
 
-// doingOf is doing with less trust in a library's words: it initialises and loads much that is no model.
-func (w *walk) doingOf(n, subject ident) Phase {
+// shows is doing with less trust in a library's words: it initialises and loads much that is no model.
+func (w *walk) shows(n, subject ident) Phase {
 	phase := doing(n, subject)
 	if w.library && (phase == Init && !n.has(kModel|kWarm) && !n.alone(kBuild|kMake) || phase == Load && !n.has(kFile|kModel) && !subject.has(kFile|kModel|kTorch)) {
 		return UnknownPhase
 	}
 	return phase
-}
-
-func built(fn string) kind {
-	if fn == "__init__" || fn == "reset_parameters" {
-		return kBuild
-	}
-	return 0
-}
-
-// library reports whether a file is not the user's own.
-func library(path string) bool {
-	return strings.Contains(path, "-packages/") || strings.Contains(path, "/lib/python") || strings.Contains(path, "/tensorflow")
-}
-
-// tail is the last n parts of a path.
-func tail(path string, n int) string {
-	at := len(path)
-	for ; n > 0 && at >= 0; n-- {
-		at = strings.LastIndexByte(path[:at], '/')
-	}
-	return path[at+1:]
-}
-
-func placed(path, fn string) (Phase, bool) {
-	for _, p := range places {
-		if strings.Contains(path, p.path) && (p.funcs == "" || slices.Contains(strings.Fields(p.funcs), fn)) {
-			return p.phase, true
-		}
-	}
-	return UnknownPhase, false
 }
 
 // enter is a Module.__call__: no optimizer makes one, so a closure of it does.
@@ -404,53 +301,4 @@ func (w *walk) file(path string) {
 	case n.has(kPerhaps | kPage):
 		w.perhaps = Sample
 	}
-}
-
-// callee is a call written in a source line, and what it is called on.
-type callee struct {
-	name, object string
-}
-
-// constructs reports whether a class is called: Net(…).
-func constructs(call string) bool {
-	name, _, called := strings.Cut(call, "(")
-	name = name[strings.LastIndexByte(name, '.')+1:]
-	return called && name != "" && name[0] >= 'A' && name[0] <= 'Z'
-}
-
-func word(c byte) bool {
-	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-}
-
-// callees finds the calls in a source line, in their order.
-func callees(code string) []callee {
-	if code, _, _ = strings.Cut(code, "#"); strings.HasPrefix(code, "raise ") {
-		return nil
-	}
-	var found []callee
-	for i := range len(code) {
-		start := i
-		for code[i] == '(' && start > 0 && word(code[start-1]) {
-			start--
-		}
-		if start == i || code[start:i] == "eval" && strings.HasPrefix(code[i:], "()") { // switches, and runs nothing
-			continue
-		}
-		object := start
-		for depth := 0; object > 0 && (object < start || code[start-1] == '.'); object-- {
-			switch c := code[object-1]; {
-			case c == ')' || c == ']':
-				depth++
-			case c == '(' || c == '[':
-				depth--
-			case depth == 0 && (c == ' ' || c == '=' || c == ','):
-				depth = -1
-			}
-			if depth < 0 {
-				break
-			}
-		}
-		found = append(found, callee{code[start:i], code[object:start]})
-	}
-	return found
 }

@@ -1,0 +1,106 @@
+package oom
+
+import (
+	"slices"
+	"strings"
+)
+
+// place is a file of a framework whose functions tell a phase by being there.
+type place struct {
+	path  string
+	funcs string // "" is any
+	phase Phase
+	kind  kind // kBuild where something is made there, not moved
+}
+
+// places are tried in order; a path matches where it holds the piece.
+var places = []place{
+	{"torch/nn/modules/module.py", "to cuda _apply convert float half bfloat16 double to_empty type xpu <lambda>", Init, 0},
+	{"torch/optim/lr_scheduler.py", "", UnknownPhase, 0},
+	{"torch/optim/swa_utils.py", "", UnknownPhase, 0},
+	{"torch/optim/", "", Optimizer, 0},
+	{"torch/serialization.py", "", Load, 0},
+	{"torch/_utils.py", "_rebuild_tensor _rebuild_tensor_v2 _rebuild_parameter", Load, 0},
+	{"safetensors/", "", Load, 0},
+	{"torch/nn/parallel/distributed.py", "__init__ _ddp_init_helper _sync_module_states _sync_params_and_buffers", Init, kBuild},
+	{"torch/nn/utils/clip_grad.py", "", Optimizer, 0},
+	{"torch/nn/modules/", "__init__ reset_parameters", Init, kBuild},
+	{"torch/nn/parameter.py", "", Init, kBuild},
+	{"torch/nn/init.py", "", Init, kBuild},
+	{"torch/cuda/__init__.py", "_lazy_init init set_device current_device", Init, kBuild},
+	{"torch/cuda/random.py", "", Init, kBuild},
+	{"torch/distributed/distributed_c10d.py", "barrier init_process_group", Init, kBuild},
+	{"/tensorflow", "__init__ _init_ __call__ call apply_op create_op", UnknownPhase, 0}, // where a graph was made, not run
+	{"torch/nn/", "", Forward, 0},
+	{"torch/functional.py", "", Forward, 0},
+}
+
+func placed(path, fn string) (place, bool) {
+	for _, p := range places {
+		if strings.Contains(path, p.path) && (p.funcs == "" || slices.Contains(strings.Fields(p.funcs), fn)) {
+			return p, true
+		}
+	}
+	return place{}, false
+}
+
+// sources are lines of PyTorch that tell a phase by themselves: pastes often begin there.
+var sources = []struct {
+	code  string
+	phase Phase
+}{
+	{"t.to(device, dtype if", Init}, {"fn(param", Init}, {"t.cuda(device", Init}, {"self._apply(", Init},
+	{"forward_call(", Forward}, {"self.forward(", Forward}, {"torch._C._nn.", Forward},
+	{"unpickler.load(", Load}, {"restore_location(", Load},
+}
+
+// moduleFiles hold the call of a layer or model: what is called inside of it belongs to a forward pass.
+var moduleFiles = []string{"torch/nn/modules/module.py", "paddle/nn/layer/layers.py", "gluon/block.py", "keras/engine/base_layer.py", "keras/src/layers/layer.py"}
+
+func callsModule(path, fn string) bool {
+	return slices.Contains([]string{"__call__", "_call_impl", "_wrapped_call_impl", "_slow_forward"}, fn) &&
+		slices.ContainsFunc(moduleFiles, func(file string) bool { return strings.HasSuffix(path, file) })
+}
+
+// sign is a row of what an identifier shows to be done: it has every kind of all, and one of with, itself or in its subject
+// (a method's object, a function's class and file), and none of not.
+type sign struct {
+	phase Phase
+	all   kind
+	with  kind // 0 is no matter
+	not   kind
+	alone bool // the identifier says nothing else
+}
+
+// doings are tried in order for each identifier.
+var doings = []sign{
+	{phase: Compile, all: kCompile, with: kCompiler | kTorch, not: kWrapper},
+	{phase: Load, all: kLoad, with: kFile | kModel | kOptim | kTorch, not: kData | kDataset},
+	{phase: Load, all: kFrom | kFile},
+	{phase: Load, all: kSet | kModel | kMove},
+	{phase: Backward, all: kBackward, not: kForward | kTrain | kBuild},
+	{phase: Backward, all: kGrad, alone: true},
+	{phase: Optimizer, all: kClip, with: kGrad},
+	{phase: Optimizer, all: kStep, with: kOptim, not: kTrain | kEval | kSample},
+	{phase: Optimizer, all: kGrad | kMove},
+	{phase: Optimizer, all: kOptim | kFile, not: kLoad},
+	{phase: Init, all: kWarm, with: kModel | kRun},
+	{phase: Load, all: kLoad, not: kData | kDataset | kTrain | kEval | kSample},
+	{phase: Init, all: kBuild, not: kData | kDataset | kForward | kLoss},
+	{phase: Init, all: kMake | kModel, not: kData | kDataset | kForward | kLoss},
+	{phase: Init, all: kMake | kLayer, not: kData | kDataset | kForward | kLoss},
+	{phase: Init, all: kMake, with: kModel, alone: true},
+	{phase: Forward, all: kForward},
+	{phase: Forward, all: kLoss},
+	{phase: Forward, all: kTrain | kStep, not: kBackward},
+}
+
+// doing is the phase that an identifier shows.
+func doing(n, subject ident) Phase {
+	for _, r := range doings {
+		if n.kind&r.all == r.all && n.kind&r.not == 0 && (r.with == 0 || (n.kind|subject.kind)&r.with != 0) && (!r.alone || n.alone(r.all)) {
+			return r.phase
+		}
+	}
+	return UnknownPhase
+}

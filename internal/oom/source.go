@@ -1,0 +1,81 @@
+package oom
+
+import (
+	"slices"
+	"strings"
+)
+
+// callee is a call written in a source line, and what it is called on.
+type callee struct {
+	name, object string
+}
+
+// touches are calls that are often the first to need the card.
+var touches = []string{"set_device", "manual_seed", "manual_seed_all", "init", "current_device", "get_device_name", "get_device_properties", "device_count"}
+
+func (c callee) touchesCard() bool {
+	return c.object == "torch.cuda." && slices.Contains(touches, c.name)
+}
+
+// runsGraph reports a TensorFlow session's run: its arguments tell what for.
+func (c callee) runsGraph() bool { return c.name == "run" && strings.Contains(c.object, "sess") }
+
+func (c callee) constructs() bool { return constructs(c.name + "(") }
+
+// constructs reports whether a class is called: Net(…).
+func constructs(call string) bool {
+	name, _, called := strings.Cut(call, "(")
+	name = name[strings.LastIndexByte(name, '.')+1:]
+	return called && name != "" && name[0] >= 'A' && name[0] <= 'Z'
+}
+
+func word(c byte) bool {
+	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}
+
+// callees finds the calls in a source line, in their order.
+func callees(code string) []callee {
+	if code, _, _ = strings.Cut(code, "#"); strings.HasPrefix(code, "raise ") {
+		return nil
+	}
+	var found []callee
+	for i := range len(code) {
+		start := i
+		for code[i] == '(' && start > 0 && word(code[start-1]) {
+			start--
+		}
+		if start == i || code[start:i] == "eval" && strings.HasPrefix(code[i:], "()") { // switches, and runs nothing
+			continue
+		}
+		object := start
+		for depth := 0; object > 0 && (object < start || code[start-1] == '.'); object-- {
+			switch c := code[object-1]; {
+			case c == ')' || c == ']':
+				depth++
+			case c == '(' || c == '[':
+				depth--
+			case depth == 0 && (c == ' ' || c == '=' || c == ','):
+				depth = -1
+			}
+			if depth < 0 {
+				break
+			}
+		}
+		found = append(found, callee{code[start:i], code[object:start]})
+	}
+	return found
+}
+
+// library reports whether a file is not the user's own.
+func library(path string) bool {
+	return strings.Contains(path, "-packages/") || strings.Contains(path, "/lib/python") || strings.Contains(path, "/tensorflow")
+}
+
+// tail is the last n parts of a path.
+func tail(path string, n int) string {
+	at := len(path)
+	for ; n > 0 && at >= 0; n-- {
+		at = strings.LastIndexByte(path[:at], '/')
+	}
+	return path[at+1:]
+}
