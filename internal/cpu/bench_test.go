@@ -10,6 +10,7 @@ import (
 	"github.com/snugml/snug/internal/cpu/kernel"
 	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
 )
 
 // benchShapes are the linear layers of GPT-2 124M at 1,024 tokens and of nanoGPT's CPU character example at 768.
@@ -116,7 +117,8 @@ func BenchmarkStep(b *testing.B) {
 
 func benchStep(b *testing.B, x *Executor, m gpt.Model, batch int) {
 	adam := gpt.Adam{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, GradClip: 1}
-	step, err := gpt.Build(m, gpt.Shape{Batch: batch, Adam: adam}, gpt.Float32(batch))
+	policy := gpt.Policy{MicroBatch: batch, EvalBatch: batch, Weight: trace.Float32, Activation: trace.Float32, Gradient: trace.Float32}
+	step, err := gpt.Build(m, gpt.Shape{Batch: batch, Adam: adam}, policy)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -77,7 +77,7 @@ func TestExecutorAgainstPyTorch(t *testing.T) {
 			c := b.Config
 			m := Model{NLayer: c.NLayer, NHead: c.NHead, NEmbd: c.NEmbd, BlockSize: c.BlockSize, VocabSize: c.VocabSize, Bias: c.Bias}
 			s, err := Build(m, Shape{Batch: c.BatchSize * c.GradientAccumulationSteps,
-				Adam: Adam{Beta1: c.Beta1, Beta2: c.Beta2, Eps: 1e-8, WeightDecay: c.WeightDecay, GradClip: c.GradClip}}, Float32(2))
+				Adam: Adam{Beta1: c.Beta1, Beta2: c.Beta2, Eps: 1e-8, WeightDecay: c.WeightDecay, GradClip: c.GradClip}}, inFloat32(2))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -153,10 +153,10 @@ func TestExecutorIsBitEqual(t *testing.T) {
 		return values, losses
 	}
 	for _, bf16 := range []bool{false, true} {
-		want, wantLosses := run(Float32(3), cpu.Options{Threads: 1, BF16: bf16})
+		want, wantLosses := run(inFloat32(3), cpu.Options{Threads: 1, BF16: bf16})
 		for _, threads := range []int{2, 3} {
 			for _, rec := range [][]Recompute{{RecomputeNone}, {RecomputeGelu}, {RecomputeLn}, {RecomputeAttention}, {RecomputeBlock}, {RecomputeBlock, RecomputeNone}} {
-				p := Float32(3)
+				p := inFloat32(3)
 				p.Recompute, p.FirstOverwrites = rec, threads == 2
 				got, losses := run(p, cpu.Options{Threads: threads, BF16: bf16})
 				name := fmt.Sprintf("bf16 %v, %d threads, recompute %v", bf16, threads, rec)
@@ -173,7 +173,7 @@ func TestExecutorIsBitEqual(t *testing.T) {
 		// Another split, or loss chunk, changes sums' order, not more.
 		tol := map[bool]float64{false: 1e-5, true: 2e-3}[bf16]
 		for _, micro := range []int{1, 2, 7} {
-			p := Float32(micro)
+			p := inFloat32(micro)
 			p.LossChunk = 20
 			_, losses := run(p, cpu.Options{Threads: 2, BF16: bf16})
 			for i := range losses {
@@ -195,7 +195,7 @@ func BenchmarkStep(b *testing.B) {
 		for _, bf16 := range []bool{false, true} {
 			b.Run(fmt.Sprintf("%s bf16=%v", name, bf16), func(b *testing.B) {
 				m := models[name]
-				p := Float32(batch)
+				p := inFloat32(batch)
 				p.FirstOverwrites = true
 				s, err := Build(m, Shape{Batch: batch, Adam: testAdam}, p)
 				if err != nil {

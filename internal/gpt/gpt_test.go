@@ -11,6 +11,7 @@ import (
 	"github.com/snugml/snug/internal/bundle"
 	"github.com/snugml/snug/internal/cpu"
 	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
 )
 
 var odd = Model{NLayer: 2, NHead: 3, NEmbd: 12, BlockSize: 7, VocabSize: 19, Bias: true, Dropout: 0.2}
@@ -23,6 +24,11 @@ func small(t *testing.T, m Model, batch int, p Policy) *Step {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// inFloat32 is the policy that keeps everything, in fp32.
+func inFloat32(microBatch int) Policy {
+	return Policy{MicroBatch: microBatch, EvalBatch: microBatch, Weight: trace.Float32, Activation: trace.Float32, Gradient: trace.Float32}
 }
 
 func tokens(rng *rand.Rand, m Model, batch int) (x, y []int32) {
@@ -51,7 +57,7 @@ func TestGradientsAgainstCentralDifferences(t *testing.T) {
 	for _, bias := range []bool{true, false} {
 		for level := range recomputeLevels {
 			t.Run(fmt.Sprintf("bias %v recompute %v", bias, level), func(t *testing.T) {
-				m, p := odd, Float32(2)
+				m, p := odd, inFloat32(2)
 				m.Bias, p.Recompute, p.LossChunk = bias, Uniform(level), 5
 				r := newReference[float64](t, small(t, m, batch, p))
 				rng := rand.New(rand.NewPCG(1, uint64(level)))
@@ -107,7 +113,7 @@ func againstBundle(t *testing.T, b *bundle.Bundle, micro int) {
 	m := Model{NLayer: c.NLayer, NHead: c.NHead, NEmbd: c.NEmbd, BlockSize: c.BlockSize, VocabSize: c.VocabSize, Bias: c.Bias}
 	shape := Shape{Batch: c.BatchSize * c.GradientAccumulationSteps,
 		Adam: Adam{Beta1: c.Beta1, Beta2: c.Beta2, Eps: 1e-8, WeightDecay: c.WeightDecay, GradClip: c.GradClip}}
-	p := Float32(micro)
+	p := inFloat32(micro)
 	p.LossChunk, p.FirstOverwrites = 10, true
 	step, err := Build(m, shape, p)
 	if err != nil {
@@ -181,9 +187,9 @@ func TestSplitAndRecomputeGiveTheSameGradients(t *testing.T) {
 		return grads, r.loss()
 	}
 	for micro := 1; micro <= batch; micro++ {
-		want, wantLoss := run(Float32(micro))
+		want, wantLoss := run(inFloat32(micro))
 		for level := RecomputeGelu; level < recomputeLevels; level++ {
-			p := Float32(micro)
+			p := inFloat32(micro)
 			p.Recompute = []Recompute{level, level - 1}
 			got, loss := run(p)
 			if loss != wantLoss {
@@ -195,7 +201,7 @@ func TestSplitAndRecomputeGiveTheSameGradients(t *testing.T) {
 				}
 			}
 		}
-		whole, wholeLoss := run(Float32(batch))
+		whole, wholeLoss := run(inFloat32(batch))
 		if !(math.Abs(wantLoss-wholeLoss) <= 1e-6*wholeLoss) {
 			t.Errorf("micro-batch %d: loss %v, the whole batch gives %v", micro, wantLoss, wholeLoss)
 		}
@@ -213,7 +219,7 @@ func TestSplitAndRecomputeGiveTheSameGradients(t *testing.T) {
 func TestEvalLossIsTrainingLoss(t *testing.T) {
 	m := odd
 	m.Dropout = 0
-	r := newReference[float64](t, small(t, m, 4, Float32(4)))
+	r := newReference[float64](t, small(t, m, 4, inFloat32(4)))
 	rng := rand.New(rand.NewPCG(8, 9))
 	randomize(r, rng)
 	x, y := tokens(rng, m, 4)
@@ -233,7 +239,7 @@ func TestMoreRecomputeNeverTakesMore(t *testing.T) {
 		for _, micro := range []int{1, 4, 16} {
 			var before program.Layout
 			for level := range recomputeLevels {
-				p := Float32(micro)
+				p := inFloat32(micro)
 				p.Recompute, p.LossChunk = Uniform(level), 256
 				now := small(t, m, 16, p).Place()
 				if level > 0 && now.Size > before.Size {

@@ -28,7 +28,7 @@ func configurations(yield func(name string, m Model, s Shape, p Policy)) {
 			for _, b := range [][2]int{{1, 1}, {12, 12}, {40, 16}} {
 				for _, chunk := range []int{0, 1000} {
 					for _, half := range []bool{false, true} {
-						p := Float32(b[1])
+						p := inFloat32(b[1])
 						if half {
 							p.Weight, p.Activation = trace.BFloat16, trace.BFloat16
 						}

@@ -53,11 +53,6 @@ type Policy struct {
 	FirstOverwrites bool
 }
 
-// Float32 is the policy that keeps everything, in fp32.
-func Float32(microBatch int) Policy {
-	return Policy{MicroBatch: microBatch, EvalBatch: microBatch, Weight: trace.Float32, Activation: trace.Float32, Gradient: trace.Float32}
-}
-
 // level is the recompute level of layer l.
 func (p Policy) level(l int) Recompute {
 	if len(p.Recompute) == 0 {

@@ -24,7 +24,6 @@ import (
 	"fmt"
 	"iter"
 	"math/big"
-	"slices"
 )
 
 // Bytes is a Python bytes object. It is a string so that it can be a dict's key.
@@ -184,33 +183,4 @@ func typeName(v any) string {
 		return "callable"
 	}
 	return fmt.Sprintf("%T", v)
-}
-
-// Equal reports whether a and b hold the same values in the same order. Both must be free of cycles.
-func Equal(a, b any) bool {
-	switch x := a.(type) {
-	case *big.Int:
-		y, ok := b.(*big.Int)
-		return ok && x.Cmp(y) == 0
-	case *List:
-		y, ok := b.(*List)
-		return ok && slices.EqualFunc(x.Items, y.Items, Equal)
-	case Tuple:
-		y, ok := b.(Tuple)
-		return ok && slices.EqualFunc(x, y, Equal)
-	case *Dict:
-		y, ok := b.(*Dict)
-		if !ok || !slices.Equal(x.keys, y.keys) || !Equal(x.State, y.State) {
-			return false
-		}
-		for k, v := range x.values {
-			if !Equal(v, y.values[k]) {
-				return false
-			}
-		}
-		return true
-	case nil, bool, int64, float64, string, Bytes:
-		return a == b
-	}
-	return false
 }

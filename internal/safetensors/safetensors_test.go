@@ -56,8 +56,8 @@ func TestRoundTripKeepsOrderShapesAndBytes(t *testing.T) {
 		t.Error(diff)
 	}
 	at, _ := f.Offset("b")
-	if hs, _ := HeaderSize(sample(), f.Metadata); at != hs || at%8 != 0 {
-		t.Errorf("first tensor at %d, header size %d", at, hs)
+	if header, err := formatHeader(sample(), f.Metadata); err != nil || at != int64(len(header)) || at%8 != 0 {
+		t.Errorf("first tensor at %d, header of %d bytes, %v", at, len(header), err)
 	}
 }
 

@@ -33,12 +33,6 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	return nil
 }
 
-// HeaderSize is the place of the first tensor's first byte in the file that Write makes.
-func HeaderSize(tensors []Tensor, metadata map[string]string) (int64, error) {
-	h, err := formatHeader(tensors, metadata)
-	return int64(len(h)), err
-}
-
 // formatHeader builds the length prefix and the JSON by hand, because a map would lose the order of the tensors.
 func formatHeader(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	var b bytes.Buffer

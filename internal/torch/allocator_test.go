@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"testing"
 
@@ -54,7 +55,7 @@ func checkAllocator(t *testing.T, a *allocator, live []int32) {
 			if b := a.blocks[k.block]; !b.free || b.unmapped || b.size != k.size || b.addr != k.addr {
 				t.Fatalf("free list holds %+v for block %+v", k, b)
 			}
-			if i > 0 && !keys[i-1].less(k) {
+			if i > 0 && cmp.Or(cmp.Compare(keys[i-1].size, k.size), cmp.Compare(keys[i-1].addr, k.addr)) >= 0 {
 				t.Fatalf("free list out of order at %d", i)
 			}
 		}

@@ -8,8 +8,6 @@ type key struct {
 	block      int32
 }
 
-func (a key) less(b key) bool { return a.size < b.size || a.size == b.size && a.addr < b.addr }
-
 // freeList is a sorted list of keys: the distinct sizes, and for each the blocks of that size by address. Blocks are many
 // and sizes few, so that a search stays within one short array.
 type freeList struct {

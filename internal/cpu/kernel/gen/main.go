@@ -32,6 +32,7 @@ func main() {
 	g.philox()
 	g.gemm()
 	Generate()
+	writeSum()
 }
 
 // gen is the instruction set that is being written, and where in a loop it is.
