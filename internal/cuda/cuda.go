@@ -9,7 +9,8 @@
 // # Threads
 //
 // A CUDA context is current to an OS thread. Everything that talks to the driver runs on one goroutine locked to its
-// thread; exported methods hand their work to it, so that they may be called from any goroutine.
+// thread, but for the copies of a snapshot, which have a second one; exported methods hand their work to them, so that they
+// may be called from any goroutine.
 //
 // # Limits
 //

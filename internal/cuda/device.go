@@ -8,13 +8,15 @@ import (
 	"github.com/snugml/snug/internal/units"
 )
 
-// Device is an open GPU: its context, its thread, its stream, its kernels.
+// Device is an open GPU: its context, its threads, their streams, its kernels.
 type Device struct {
 	Info
 	drv     *driver
 	dev     int32
-	work    chan func()
+	thread  // of everything but a snapshot's copies
 	stream  uintptr
+	copies  thread            // of a snapshot's copies, which wait for the device while the other thread queues work
+	copied  uintptr           // their stream
 	target  string            // which of Archives
 	files   map[string][]byte // its compiled units, by name
 	modules map[string]uintptr
@@ -53,26 +55,37 @@ const oldest = 80
 
 // Open makes a context on a device. Everything after it that talks to the driver runs on the device's own thread.
 func Open(o Options) (*Device, error) {
-	d := &Device{work: make(chan func()), modules: map[string]uintptr{}, kernels: map[string]*kernel{}, sync: o.Sync}
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
-		for f := range d.work {
-			f()
-		}
-	}()
+	d := &Device{thread: newThread(), copies: newThread(), modules: map[string]uintptr{}, kernels: map[string]*kernel{}, sync: o.Sync}
 	if err := d.on(func() error { return d.open(o) }); err != nil {
-		close(d.work)
+		d.thread.end()
+		d.copies.end()
 		return nil, fmt.Errorf("open cuda:%d: %w", o.Ordinal, err)
 	}
 	return d, nil
 }
 
-// on runs f on the device's thread and waits for it.
-func (d *Device) on(f func() error) error {
+// thread is an OS thread of our own, which a context can be current to.
+type thread chan func()
+
+func newThread() thread {
+	t := make(thread)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
+		for f := range t {
+			f()
+		}
+	}()
+	return t
+}
+
+// on runs f on the thread and waits for it.
+func (t thread) on(f func() error) error {
 	done := make(chan error, 1)
-	d.work <- func() { done <- f() }
+	t <- func() { done <- f() }
 	return <-done
 }
+
+func (t thread) end() { close(t) }
 
 func (d *Device) open(o Options) (err error) {
 	if d.drv, err = openDriver(); err != nil {
@@ -84,11 +97,17 @@ func (d *Device) open(o Options) (err error) {
 	if cc := d.Major*10 + d.Minor; cc < oldest {
 		return fmt.Errorf("%s has compute capability %d.%d, snug's kernels need %d.%d", d.Name, d.Major, d.Minor, oldest/10, oldest%10)
 	}
-	if err := d.drv.retain(d.dev); err != nil {
+	context, err := d.drv.retain(d.dev)
+	if err != nil {
 		return err
 	}
-	if d.stream, err = d.drv.newStream(); err != nil {
+	if err := d.copies.on(func() error { return d.drv.makeCurrent(context) }); err != nil {
 		return err
+	}
+	for _, s := range []*uintptr{&d.stream, &d.copied} {
+		if *s, err = d.drv.newStream(); err != nil {
+			return err
+		}
 	}
 	d.target = Archives[0]
 	if d.Major == 9 && d.Minor == 0 && !o.Generic {
@@ -175,16 +194,17 @@ func (d *Device) Synchronize() error {
 // Close gives everything back. The device must not be used again.
 func (d *Device) Close() error {
 	err := d.on(func() error {
-		err := d.drv.synchronize(d.stream)
+		err := errors.Join(d.drv.synchronize(d.copied), d.drv.synchronize(d.stream))
 		if d.blas != nil {
 			d.blas.close()
 		}
 		for _, m := range d.modules {
 			err = errors.Join(err, d.drv.do(cuModuleUnload, m))
 		}
-		return errors.Join(err, d.drv.do(cuStreamDestroy, d.stream), d.drv.release(d.dev))
+		return errors.Join(err, d.drv.do(cuStreamDestroy, d.copied), d.drv.do(cuStreamDestroy, d.stream), d.drv.release(d.dev))
 	})
-	close(d.work)
+	d.thread.end()
+	d.copies.end()
 	d.nvml.close()
 	return err
 }

@@ -158,14 +158,17 @@ func (d *driver) totalMemory(dev int32) (units.Bytes, error) {
 }
 
 // retain makes the device's primary context and makes it current to this thread:
-// CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev); CUresult cuCtxSetCurrent(CUcontext ctx).
-func (d *driver) retain(dev int32) error {
+// CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev).
+func (d *driver) retain(dev int32) (context uintptr, err error) {
 	ctx := fresh[uintptr]()
 	if err := d.do(cuDevicePrimaryCtxRetain, address(ctx), uintptr(dev)); err != nil {
-		return err
+		return 0, err
 	}
-	return d.do(cuCtxSetCurrent, *ctx)
+	return *ctx, d.makeCurrent(*ctx)
 }
+
+// makeCurrent makes a context current to this thread too; it may be to several: CUresult cuCtxSetCurrent(CUcontext ctx).
+func (d *driver) makeCurrent(context uintptr) error { return d.do(cuCtxSetCurrent, context) }
 
 // release: CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev).
 func (d *driver) release(dev int32) error { return d.do(cuDevicePrimaryCtxRelease, uintptr(dev)) }

@@ -11,7 +11,7 @@ import (
 )
 
 // Executor runs programs on a device: one allocation of the planned size, one stream, no wait inside a section.
-// It implements program.Executor.
+// It implements program.Executor and program.Snapshotter.
 type Executor struct {
 	*Device
 	layout *program.Layout
@@ -19,6 +19,7 @@ type Executor struct {
 	taken  units.Bytes
 	stage  staging
 	later  stageSlot // the scalars under way to the host; used until they are taken
+	shot   snapshot
 	pieces map[*program.Op]pieceTable
 }
 
@@ -55,7 +56,10 @@ func (e *Executor) take(l *program.Layout) (err error) {
 		return err
 	}
 	e.layout, e.taken, e.pieces = l, l.Size, map[*program.Op]pieceTable{}
-	if err := e.stage.open(e.drv); err != nil {
+	if err := e.stage.open(e.drv, e.stream); err != nil {
+		return err
+	}
+	if err := e.shot.open(e.Device); err != nil {
 		return err
 	}
 	if err := e.later.open(e.drv, laterMost*4); err != nil {
@@ -109,7 +113,7 @@ func (e *Executor) Poison() error {
 func (e *Executor) SetFloats(id program.ID, src []float32) error {
 	t := &e.layout.Tensors[id]
 	return e.on(func() error {
-		return e.stage.write(e.Device, e.tensor(id), len(src), t.DType, func(dst []byte, from int) { encode(dst, src[from:], t.DType) })
+		return e.stage.write(e.tensor(id), len(src), t.DType, func(dst []byte, from int) { encode(dst, src[from:], t.DType) })
 	})
 }
 
@@ -120,7 +124,7 @@ func (e *Executor) SetInts(id program.ID, src []int32) error {
 		return fmt.Errorf("write ints to %s: it is %s", t.Name, t.DType)
 	}
 	return e.on(func() error {
-		return e.stage.write(e.Device, e.tensor(id), len(src), t.DType, func(dst []byte, from int) {
+		return e.stage.write(e.tensor(id), len(src), t.DType, func(dst []byte, from int) {
 			copy(dst, unsafe.Slice((*byte)(unsafe.Pointer(&src[from])), len(dst)))
 		})
 	})
@@ -130,7 +134,7 @@ func (e *Executor) SetInts(id program.ID, src []int32) error {
 func (e *Executor) Floats(id program.ID, dst []float32) error {
 	t := &e.layout.Tensors[id]
 	return e.on(func() error {
-		return e.stage.read(e.Device, e.tensor(id), len(dst), t.DType, func(src []byte, to int) { decode(dst[to:], src, t.DType) })
+		return e.stage.read(e.tensor(id), len(dst), t.DType, func(src []byte, to int) { decode(dst[to:], src, t.DType) })
 	})
 }
 
@@ -180,11 +184,12 @@ func (e *Executor) unload() error {
 	if e.arena == 0 {
 		return nil
 	}
-	err := errors.Join(e.drv.synchronize(e.stream), e.drv.free(e.arena), e.stage.close(e.drv), e.later.close(e.drv))
+	e.shot.finish()
+	err := errors.Join(e.drv.synchronize(e.stream), e.drv.free(e.arena), e.stage.close(), e.later.close(e.drv), e.shot.close(e.drv))
 	for _, p := range e.pieces {
 		err = errors.Join(err, e.drv.freeHost(p.host))
 	}
-	e.arena, e.taken, e.stage = 0, 0, staging{}
+	e.arena, e.taken = 0, 0
 	return err
 }
 

@@ -12,8 +12,10 @@ import (
 // staging is page-locked memory through which everything passes between host and device: a ring of buffers, so that
 // writing the next batch does not wait for the last one's copy.
 type staging struct {
-	slots [8]stageSlot
-	next  int
+	drv    *driver
+	stream uintptr // of its copies
+	slots  [8]stageSlot
+	next   int
 }
 
 type stageSlot struct {
@@ -25,7 +27,8 @@ type stageSlot struct {
 // stageBytes is the size of one buffer.
 const stageBytes = 1 << 20
 
-func (s *staging) open(d *driver) error {
+func (s *staging) open(d *driver, stream uintptr) error {
+	s.drv, s.stream = d, stream
 	for i := range s.slots {
 		if err := s.slots[i].open(d, stageBytes); err != nil {
 			return err
@@ -34,10 +37,11 @@ func (s *staging) open(d *driver) error {
 	return nil
 }
 
-func (s *staging) close(d *driver) (err error) {
+func (s *staging) close() (err error) {
 	for i := range s.slots {
-		err = errors.Join(err, s.slots[i].close(d))
+		err = errors.Join(err, s.slots[i].close(s.drv))
 	}
+	*s = staging{}
 	return err
 }
 
@@ -62,14 +66,14 @@ func (s *stageSlot) close(d *driver) (err error) {
 }
 
 // take returns the next buffer once nothing uses it any more.
-func (s *staging) take(d *Device) (*stageSlot, error) {
+func (s *staging) take() (*stageSlot, error) {
 	slot := &s.slots[s.next]
 	s.next = (s.next + 1) % len(s.slots)
 	if !slot.used {
 		slot.used = true
 		return slot, nil
 	}
-	return slot, d.drv.do(cuEventSynchronize, slot.event)
+	return slot, s.drv.do(cuEventSynchronize, slot.event)
 }
 
 // bytes is the buffer's first n bytes.
@@ -78,19 +82,19 @@ func (s *stageSlot) bytes(n int) []byte {
 }
 
 // write queues the copy of n elements to dst; fill writes the elements from `from` on in their dtype.
-func (s *staging) write(d *Device, dst Pointer, n int, dtype trace.DType, fill func(buf []byte, from int)) error {
+func (s *staging) write(dst Pointer, n int, dtype trace.DType, fill func(buf []byte, from int)) error {
 	size := int(dtype.Size())
 	for from := 0; from < n; from += stageBytes / size {
-		slot, err := s.take(d)
+		slot, err := s.take()
 		if err != nil {
 			return err
 		}
 		bytes := min(stageBytes, (n-from)*size)
 		fill(slot.bytes(bytes), from)
-		if err := d.drv.toDevice(dst+Pointer(from*size), slot.memory, bytes, d.stream); err != nil {
+		if err := s.drv.toDevice(dst+Pointer(from*size), slot.memory, bytes, s.stream); err != nil {
 			return err
 		}
-		if err := d.drv.record(slot.event, d.stream); err != nil {
+		if err := s.drv.record(slot.event, s.stream); err != nil {
 			return err
 		}
 	}
@@ -98,7 +102,7 @@ func (s *staging) write(d *Device, dst Pointer, n int, dtype trace.DType, fill f
 }
 
 // read copies n elements from src and hands them to drain, in order.
-func (s *staging) read(d *Device, src Pointer, n int, dtype trace.DType, drain func(buf []byte, to int)) error {
+func (s *staging) read(src Pointer, n int, dtype trace.DType, drain func(buf []byte, to int)) error {
 	size := int(dtype.Size())
 	per := stageBytes / size
 	type flight struct {
@@ -109,7 +113,7 @@ func (s *staging) read(d *Device, src Pointer, n int, dtype trace.DType, drain f
 	finish := func() error {
 		f := queue[0]
 		queue = queue[1:]
-		if err := d.drv.do(cuEventSynchronize, f.slot.event); err != nil {
+		if err := s.drv.do(cuEventSynchronize, f.slot.event); err != nil {
 			return err
 		}
 		drain(f.slot.bytes(f.n), f.to)
@@ -121,15 +125,15 @@ func (s *staging) read(d *Device, src Pointer, n int, dtype trace.DType, drain f
 				return err
 			}
 		}
-		slot, err := s.take(d)
+		slot, err := s.take()
 		if err != nil {
 			return err
 		}
 		bytes := min(stageBytes, (n-to)*size)
-		if err := d.drv.toHost(slot.memory, src+Pointer(to*size), bytes, d.stream); err != nil {
+		if err := s.drv.toHost(slot.memory, src+Pointer(to*size), bytes, s.stream); err != nil {
 			return err
 		}
-		if err := d.drv.record(slot.event, d.stream); err != nil {
+		if err := s.drv.record(slot.event, s.stream); err != nil {
 			return err
 		}
 		queue = append(queue, flight{slot, to, bytes})
@@ -146,9 +150,7 @@ func (s *staging) read(d *Device, src Pointer, n int, dtype trace.DType, drain f
 func encode(dst []byte, src []float32, dtype trace.DType) {
 	switch dtype {
 	case trace.Float32:
-		for i := 0; i < len(dst)/4; i++ {
-			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(src[i]))
-		}
+		copy(dst, floatBytes(src))
 	case trace.BFloat16:
 		for i := 0; i < len(dst)/2; i++ {
 			binary.LittleEndian.PutUint16(dst[2*i:], bfloat16(src[i]))
@@ -166,9 +168,7 @@ func encode(dst []byte, src []float32, dtype trace.DType) {
 func decode(dst []float32, src []byte, dtype trace.DType) {
 	switch dtype {
 	case trace.Float32:
-		for i := 0; i < len(src)/4; i++ {
-			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
-		}
+		copy(floatBytes(dst), src)
 	case trace.BFloat16:
 		for i := 0; i < len(src)/2; i++ {
 			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
@@ -180,6 +180,11 @@ func decode(dst []float32, src []byte, dtype trace.DType) {
 	default:
 		panic("cuda: floats read from " + string(dtype))
 	}
+}
+
+// floatBytes is the memory of x: CUDA's hosts are little-endian, as its devices are.
+func floatBytes(x []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
 func bfloat16(x float32) uint16 {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,6 +122,80 @@ func TestLaterReadsWhatWasQueuedBefore(t *testing.T) {
 	}
 	if _, err := e.Later(make([]float32, 1), ids[2]); err == nil {
 		t.Error("a bfloat16 tensor was read as float32")
+	}
+}
+
+// A snapshot shows what the work queued before it leaves, though nobody waited for that work; it takes its time beside work
+// that changes other tensors; there is one at a time; and the arena is not given back under it.
+func TestSnapshotShowsWhatWasQueuedBefore(t *testing.T) {
+	e := standIn(t, Options{})
+	n := 9*stageBytes/4 + 7 // more than the ring has at once
+	ids := loadTensors(t, e, []trace.DType{trace.Float32, trace.BFloat16, trace.Float32}, n)
+	set := func(id program.ID, x float32) {
+		t.Helper()
+		if err := e.SetFloats(id, slices.Repeat([]float32{x}, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var last func() error
+	for i := range 3 {
+		set(ids[0], float32(i))
+		set(ids[1], float32(-i))
+		dst := [][]float32{make([]float32, n), make([]float32, n)}
+		wait, err := e.Snapshot(ids[:2], dst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set(ids[2], 7)
+		if err := wait(); err != nil {
+			t.Fatal(err)
+		}
+		for k, want := range []float32{float32(i), float32(-i)} {
+			for j, got := range dst[k] {
+				if got != want {
+					t.Fatalf("snapshot %d: element %d of tensor %d is %v, want %v", i, j, k, got, want)
+				}
+			}
+		}
+		last = wait
+	}
+	if err := last(); err != nil {
+		t.Errorf("a second wait: %v", err)
+	}
+}
+
+// While a snapshot is under way there is no second one, and the arena stays.
+func TestSnapshotIsAlone(t *testing.T) {
+	e := standIn(t, Options{})
+	ids := loadTensors(t, e, []trace.DType{trace.Float32}, 10)
+	hold, held := make(chan struct{}), make(chan struct{})
+	go e.copies.on(func() error { close(held); <-hold; return nil }) // the thread of the copies is busy
+	<-held
+	dst := [][]float32{make([]float32, 10)}
+	if err := e.SetFloats(ids[0], slices.Repeat([]float32{3}, 10)); err != nil {
+		t.Fatal(err)
+	}
+	wait, err := e.Snapshot(ids, dst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Snapshot(ids, dst); err == nil || !strings.Contains(err.Error(), "under way") {
+		t.Errorf("a second snapshot: %v", err)
+	}
+	unloaded := make(chan error)
+	go func() { unloaded <- e.on(e.unload) }()
+	select {
+	case err := <-unloaded:
+		t.Errorf("the arena was given back under a snapshot: %v", err)
+		close(hold)
+	default:
+		close(hold)
+		if err := <-unloaded; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := wait(); err != nil || dst[0][9] != 3 {
+		t.Errorf("%v, %v", err, dst[0])
 	}
 }
 

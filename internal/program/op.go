@@ -225,3 +225,11 @@ type Executor interface {
 	Later(dst []float32, ids ...ID) (wait func() error, err error)
 	Close() error
 }
+
+// Snapshotter is an executor that copies tensors to the host beside its other work.
+type Snapshotter interface {
+	// Snapshot copies tensor ids[i] into dst[i], as float32, as the work queued so far leaves it, and returns at once. wait,
+	// which any goroutine may call, returns when dst holds them. Until it has, nothing that changes one of the tensors may
+	// be queued, and no other snapshot begun.
+	Snapshot(ids []ID, dst [][]float32) (wait func() error, err error)
+}

@@ -73,6 +73,12 @@ func TestTrainsOnAQueuingDevice(t *testing.T) {
 	}
 }
 
+// The same on a driver: the copies are made by another thread, on a stream of its own.
+func TestCheckpointsBesideTrainingOnADevice(t *testing.T) {
+	cudatest.StandIn(t)
+	checkpointsBeside(t, func(c *config.Config) Device { return standIn(t, c) })
+}
+
 // Memory that others take between the plan and the start makes the run plan again for what is left, within vram; what
 // does not fit then says both numbers.
 func TestReplansWhenMemoryIsTaken(t *testing.T) {

@@ -61,14 +61,15 @@ type Loop struct {
 	Exec   program.Executor
 	Data   Data
 	Report Reporter
-	// Save writes a checkpoint of p; best says that its val loss is the lowest so far. Nil saves nothing.
-	Save func(p Progress, best bool) (path string, err error)
+	// Save begins a checkpoint of p; best says that its val loss is the lowest so far. Nil saves nothing.
+	Save func(p Progress, best bool) (*Saving, error)
 
 	Progress
 	x, y   []int32
 	one    [1]float32
 	queued queued
 	since  time.Time // from when the time of the next line counts
+	saving *Saving   // the checkpoint that is on its way, nil where none is
 }
 
 // queued is the iteration whose update is queued and whose loss and norm are not taken yet, if on.
@@ -97,7 +98,8 @@ func Start() Progress { return Progress{BestValLoss: 1e9, Evaluated: -1, Scale: 
 var ErrStopped = errors.New("stopped")
 
 // Run is nanoGPT's while True: evaluate and save every eval_interval, iterate, until iteration max_iters is done.
-func (l *Loop) Run(ctx context.Context) error {
+func (l *Loop) Run(ctx context.Context) (err error) {
+	defer func() { err = l.finish(err) }()
 	T := l.Step.Model.BlockSize
 	most := max(l.Step.Policy.MicroBatch, l.Step.Policy.EvalBatch)
 	l.x, l.y = make([]int32, most*T), make([]int32, most*T)
@@ -107,6 +109,9 @@ func (l *Loop) Run(ctx context.Context) error {
 		return nil // a finished run was resumed
 	}
 	for it := l.Iter; ; it++ {
+		if err := l.saved(false); err != nil {
+			return err
+		}
 		lr := LearningRate(c, it)
 		if (it%c.EvalInterval == 0 || c.EvalOnly) && l.Evaluated != it {
 			didSave, err := l.evaluate(ctx, lr)
@@ -146,18 +151,54 @@ func (l *Loop) stop(err error) error {
 	if err := l.save(false); err != nil {
 		return err
 	}
+	if err := l.saved(true); err != nil {
+		return err
+	}
 	return ErrStopped
 }
 
-func (l *Loop) save(best bool) error {
+// save begins a checkpoint, when the one before is in its file.
+func (l *Loop) save(best bool) (err error) {
 	if l.Save == nil {
 		return nil
 	}
-	path, err := l.Save(l.Progress, best)
-	if err == nil && path != "" {
-		l.Report.Saved(path, l.Iter)
+	if err := l.saved(true); err != nil {
+		return err
 	}
-	return err
+	if l.saving, err = l.Save(l.Progress, best); err != nil {
+		return err
+	}
+	return l.saved(false)
+}
+
+// saved tells of the checkpoint on its way when it is in its file; wait waits for that.
+func (l *Loop) saved(wait bool) error {
+	s := l.saving
+	if s == nil || !wait && !s.done() {
+		return nil
+	}
+	l.saving = nil
+	if err := s.wait(); err != nil {
+		return err
+	}
+	l.Report.Saved(s.Path, s.Iter)
+	return nil
+}
+
+// finish ends what is on its way when the run has ended, with err or without: the checkpoint, and before it the line of an
+// iteration that an error came behind, where that can still be had.
+func (l *Loop) finish(err error) error {
+	if err != nil {
+		_ = l.settle() // err is why the run ends
+	}
+	switch e := l.saved(true); {
+	case e == nil:
+		return err
+	case err == nil:
+		return e
+	default:
+		return fmt.Errorf("%w; and %w", err, e)
+	}
 }
 
 // evaluate is estimate_loss and what nanoGPT does with it.
@@ -243,7 +284,6 @@ func (l *Loop) feed(section int, first uint64, draw func(n uint64, x, y []int32)
 // not queue.
 func (l *Loop) iterate(it int, lr float64) error {
 	if err := l.gradients(it); err != nil {
-		_ = l.settle() // for its line, where that can still be had: err is why the run ends
 		return err
 	}
 	if err := l.settle(); err != nil {
@@ -286,8 +326,12 @@ func (l *Loop) gradients(it int) error {
 	return nil
 }
 
-// update queues AdamW over the gradients, and the read of what is told of the iteration.
+// update queues AdamW over the gradients, and the read of what is told of the iteration. AdamW changes what a checkpoint
+// holds: the one on its way must have left the device.
 func (l *Loop) update(lr float64) (err error) {
+	if l.saving != nil && l.saving.Copied() != nil {
+		return l.saved(true)
+	}
 	if err := l.Exec.Run(l.Step.Update, program.Step{LR: lr, T: l.Updates + 1, LossScale: l.Scale.Scale}); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/snugml/snug/internal/checkpoint"
@@ -25,6 +26,64 @@ type queue struct {
 
 	letters map[int]string // of the sections that are written down
 	log     string         // in the order they were queued
+
+	update int   // the section that changes what a snapshot shows
+	shot   *shot // the last snapshot
+}
+
+// shot is a snapshot that is taken as late as is allowed: when the writer of the checkpoint and the loop both wait for it.
+type shot struct {
+	copy func() error
+	sync.Mutex
+	waiting int
+	done    chan struct{}
+	err     error
+}
+
+func (s *shot) wait() error {
+	s.Lock()
+	if s.waiting++; s.waiting == 2 {
+		s.err = s.copy()
+		close(s.done)
+	}
+	s.Unlock()
+	<-s.done
+	return s.err
+}
+
+func (s *shot) taken() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+var errUnderWay = errors.New("a snapshot is under way")
+
+func (q *queue) Snapshot(ids []program.ID, dst [][]float32) (func() error, error) {
+	if q.shot != nil && !q.shot.taken() {
+		return nil, errUnderWay
+	}
+	mark := len(q.work)
+	q.shot = &shot{done: make(chan struct{}), copy: func() error {
+		if err := q.until(mark); err != nil {
+			return err
+		}
+		for i, id := range ids {
+			if err := q.Executor.Floats(id, dst[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	return q.shot.wait, nil
+}
+
+func (q *queue) Load(l *program.Layout) error {
+	q.update = l.Section("update")
+	return q.Executor.Load(l)
 }
 
 func queuing(d Device) Device {
@@ -47,6 +106,9 @@ func (q *queue) until(n int) error {
 }
 
 func (q *queue) Run(section int, s program.Step) error {
+	if section == q.update && q.shot != nil && !q.shot.taken() {
+		return errUnderWay
+	}
 	q.log += q.letters[section]
 	return q.push(func() error { return q.Executor.Run(section, s) })
 }

@@ -49,6 +49,8 @@ type Run struct {
 
 	from    *checkpoint.State // what the run begins with; nil from scratch
 	started bool              // the run has written its first checkpoint
+	mirror  mirror
+	free    func() units.Bytes // host memory that may be taken
 	unlock  func()
 	logs    *logs
 }
@@ -56,7 +58,7 @@ type Run struct {
 // Prepare checks the settings, takes out_dir for this run, opens data and checkpoint, and plans the step.
 // It takes none of the step's memory.
 func Prepare(c config.Config, d Device) (r *Run, err error) {
-	r = &Run{Device: d, Loop: Loop{Config: c, Exec: d.Exec, Progress: Start()}}
+	r = &Run{Device: d, free: FreeMemory, Loop: Loop{Config: c, Exec: d.Exec, Progress: Start()}}
 	r.Notes = append(r.Notes, d.Notes...)
 	for _, w := range withoutEffect {
 		if c.IsSet(w.key) && w.asked(&c) {

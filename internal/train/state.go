@@ -128,15 +128,45 @@ func (r *Run) restore() error {
 	return nil
 }
 
-// save writes a checkpoint: in out_dir, or in LastDir where out_dir keeps the best one and this is not it.
-func (r *Run) save(p Progress, best bool) (string, error) {
+// save begins a checkpoint: in out_dir, or in LastDir where out_dir keeps the best one and this is not it.
+func (r *Run) save(p Progress, best bool) (*Saving, error) {
 	dir := r.Config.OutDir
 	if !best && !r.Config.AlwaysSaveCheckpoint {
 		dir = filepath.Join(dir, LastDir)
 	}
+	path := filepath.Join(dir, checkpoint.Name)
+	copied, err := r.snapshot()
+	if err != nil {
+		return nil, fmt.Errorf("save %s: %w", path, err)
+	}
+	s, err := r.state(p, copied != nil)
+	if err != nil {
+		return nil, fmt.Errorf("save %s: %w", path, err)
+	}
+	write := func() error {
+		if !r.started {
+			if err := removeLast(r.Config.OutDir); err != nil {
+				return fmt.Errorf("save checkpoint: %w", err)
+			}
+		}
+		err := checkpoint.Save(dir, s)
+		r.started = r.started || err == nil
+		return err
+	}
+	if copied != nil {
+		return newSaving(path, p.Iter, copied, write), nil
+	}
+	if err := write(); err != nil {
+		return nil, err
+	}
+	return doneSaving(path, p.Iter), nil
+}
+
+// state is what a checkpoint of p holds, its tensors those of the mirror or of the executor.
+func (r *Run) state(p Progress, mirrored bool) (*checkpoint.State, error) {
 	raw, err := json.Marshal(p)
 	if err != nil {
-		return "", fmt.Errorf("save checkpoint: %w", err)
+		return nil, err
 	}
 	s := &checkpoint.State{
 		IterNum: p.Iter, BestValLoss: p.BestValLoss, Model: r.Step.Model,
@@ -146,32 +176,39 @@ func (r *Run) save(p Progress, best bool) (string, error) {
 	}
 	if meta := r.Set.Meta; meta != nil && meta.Chars != nil {
 		if s.Extra[checkpoint.CharsKey], err = json.Marshal(meta.Chars); err != nil {
-			return "", fmt.Errorf("save checkpoint: %w", err)
+			return nil, err
 		}
 	}
-	var buf []float32
+	read := r.reader()
+	if mirrored {
+		read = func(id program.ID) ([]float32, error) { return r.mirror.floats[id], nil }
+	}
 	for _, param := range r.Step.Params {
 		tensor := func(id program.ID) checkpoint.Tensor {
 			shape := make([]int64, len(param.Shape))
 			for i, d := range param.Shape {
 				shape[i] = int64(d)
 			}
-			return checkpoint.Tensor{Name: param.Name, DType: safetensors.F32, Shape: shape, Data: &floats{r.Exec, id, param.Len(), &buf}}
+			return checkpoint.Tensor{Name: param.Name, DType: safetensors.F32, Shape: shape, Data: &floats{id, read}}
 		}
 		s.Params = append(s.Params, tensor(param.Value()))
 		s.Optimizer.ExpAvg = append(s.Optimizer.ExpAvg, tensor(param.M))
 		s.Optimizer.ExpAvgSq = append(s.Optimizer.ExpAvgSq, tensor(param.V))
 	}
-	if !r.started {
-		if err := removeLast(r.Config.OutDir); err != nil {
-			return "", fmt.Errorf("save checkpoint: %w", err)
-		}
+	return s, nil
+}
+
+// reader reads the executor's tensors: in place, or through one buffer that all of them share.
+func (r *Run) reader() func(id program.ID) ([]float32, error) {
+	if x, ok := r.Exec.(viewer); ok {
+		return func(id program.ID) ([]float32, error) { return x.View(id), nil }
 	}
-	if err := checkpoint.Save(dir, s); err != nil {
-		return "", err
+	var buf []float32
+	return func(id program.ID) ([]float32, error) {
+		n := r.Step.Tensors[id].Len()
+		buf = slices.Grow(buf[:0], n)[:n]
+		return buf, r.Exec.Floats(id, buf)
 	}
-	r.started = true
-	return filepath.Join(dir, checkpoint.Name), nil
 }
 
 // plain turns settings into the types that checkpoints keep.
@@ -187,24 +224,16 @@ func plain(m map[string]any) map[string]any {
 	return m
 }
 
-// floats writes a tensor of the executor as little-endian float32: in place, or through one buffer that all tensors share.
+// floats writes a tensor as little-endian float32.
 type floats struct {
-	exec program.Executor
 	id   program.ID
-	n    int
-	buf  *[]float32
+	read func(program.ID) ([]float32, error) // until it is called again
 }
 
 func (f *floats) WriteTo(w io.Writer) (int64, error) {
-	var v []float32
-	if x, ok := f.exec.(viewer); ok {
-		v = x.View(f.id)
-	} else {
-		*f.buf = slices.Grow((*f.buf)[:0], f.n)[:f.n]
-		v = *f.buf
-		if err := f.exec.Floats(f.id, v); err != nil {
-			return 0, err
-		}
+	v, err := f.read(f.id)
+	if err != nil {
+		return 0, err
 	}
 	var bytes [1 << 14]byte
 	var written int64

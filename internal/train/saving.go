@@ -1,0 +1,87 @@
+package train
+
+import (
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/units"
+)
+
+// Saving is a checkpoint on its way to its file.
+type Saving struct {
+	Path string
+	Iter int
+	// Copied returns when the tensors may change again; an error is the file's too.
+	Copied func() error
+
+	written chan error // one, when the file is there or will not be
+}
+
+// newSaving begins a checkpoint: write makes the file, on another goroutine when copied has returned.
+func newSaving(path string, iter int, copied, write func() error) *Saving {
+	s := &Saving{Path: path, Iter: iter, Copied: copied, written: make(chan error, 1)}
+	go func() {
+		err := copied()
+		if err == nil {
+			err = write()
+		}
+		s.written <- err
+	}()
+	return s
+}
+
+// doneSaving is a checkpoint whose file is there.
+func doneSaving(path string, iter int) *Saving {
+	s := &Saving{Path: path, Iter: iter, Copied: func() error { return nil }, written: make(chan error, 1)}
+	s.written <- nil
+	return s
+}
+
+// done says whether wait would return at once.
+func (s *Saving) done() bool { return len(s.written) > 0 }
+
+// wait returns when the file is there, or says why it is not. It may be called once.
+func (s *Saving) wait() error {
+	_ = s.Copied() // its error is in written
+	return <-s.written
+}
+
+// mirror is host memory for a snapshot of what a checkpoint holds: 12 bytes a parameter, taken at the first save that finds
+// them free and kept.
+type mirror struct {
+	ids    []program.ID
+	floats map[program.ID][]float32
+}
+
+// snapshot begins a copy of the parameters and moments into host memory. copied is nil where the executor makes none, or the
+// host has too little memory free: the file is then written from the executor's tensors, while the run waits.
+func (r *Run) snapshot() (copied func() error, err error) {
+	x, ok := r.Exec.(program.Snapshotter)
+	if !ok || !r.mirrored() {
+		return nil, nil
+	}
+	dst := make([][]float32, len(r.mirror.ids))
+	for i, id := range r.mirror.ids {
+		dst[i] = r.mirror.floats[id]
+	}
+	return x.Snapshot(r.mirror.ids, dst)
+}
+
+// mirrored takes the mirror where it is not there and the host has room for it.
+func (r *Run) mirrored() bool {
+	if r.mirror.floats != nil {
+		return true
+	}
+	var ids []program.ID
+	var bytes units.Bytes
+	for _, p := range r.Step.Params {
+		ids = append(ids, p.Value(), p.M, p.V)
+		bytes += units.Bytes(3 * 4 * p.Len())
+	}
+	if r.free() < 2*bytes+hostMargin { // the copy, and the file's pages on their way to the disk
+		return false
+	}
+	r.mirror = mirror{ids, make(map[program.ID][]float32, len(ids))}
+	for _, id := range ids {
+		r.mirror.floats[id] = make([]float32, r.Step.Tensors[id].Len())
+	}
+	return true
+}
