@@ -12,7 +12,7 @@ type Log struct {
 }
 
 // Phase is where the run failed. Each piece of evidence fills what the stronger ones before it leave open: the calls the
-// failure came through, the graph's node or the engine it names, the calls of other ranks, the progress shown last, the script
+// failure came through, after the graph's node or the engine that it names, the calls of other ranks, the progress shown last, the script
 // on the command line, and the words of the one who reports it.
 func (l *Log) Phase() Phase {
 	s := l.shown().or(told(l.Run.Title))
@@ -22,11 +22,9 @@ func (l *Log) Phase() Phase {
 	if strings.HasPrefix(l.Run.Title, "#") {
 		s = s.or(titled(l.Run.Title))
 	}
-	if l.Run.Told.Phase != (sight{}) {
-		s = s.or(l.Run.Told.Phase)
-	}
+	s = s.or(l.Run.Told.Phase)
 	if l.Run.Progress.Loaded {
-		s = s.or(sight{Init, UnknownPhase}) // and nothing was shown after
+		s = s.or(sight{doing: Init}) // and nothing was shown after
 	}
 	return s.phase()
 }
@@ -35,11 +33,11 @@ func (l *Log) Phase() Phase {
 func (l *Log) shown() sight {
 	f := l.Failure()
 	if f == nil {
-		return sight{UnknownPhase, UnknownPhase}
+		return sight{}
 	}
 	s := node(f.Message + " " + f.Below).or(f.Trace.sight())
 	if l.engine {
-		s = s.or(sight{Backward, UnknownPhase})
+		s = s.or(sight{doing: Backward})
 	}
 	for _, other := range l.Failures {
 		if other.Kind == f.Kind {
@@ -57,11 +55,11 @@ func (l *Log) shown() sight {
 }
 
 // nodeExpr is the operation of TensorFlow's graph that failed.
-var nodeExpr = lazy(`(?:\{\{node |\[\[Node: |\bnode |[Oo]p u?'|\[Op:|op_name="|stack trace for ')([\w./:()-]+)`)
+var nodeExpr = lazy(`(?:\{\{node |\[\[[Nn]ode:? |\b[Oo]p u?'|\[Op:|op_name="|stack trace for ')([\w./:()-]+)`)
 
 // node is what a graph's operation is for: those of a backward pass are named so, and an optimizer's after it.
 func node(message string) sight {
-	s := sight{UnknownPhase, UnknownPhase}
+	var s sight
 	if strings.Contains(message, "compile permanent error") {
 		s.doing = Compile
 	}

@@ -1,6 +1,7 @@
 package oom
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -10,7 +11,7 @@ import (
 // generation's by the names that people gave to what called it. Names are read word by word (see vocabulary), so a name that
 // nobody has seen yet is read as well as a known one.
 
-// sight is the two answers, as far as they are known. The purpose Forward is training.
+// sight is the two answers, "" where they are not known. The purpose Forward is training.
 type sight struct {
 	doing, purpose Phase
 }
@@ -20,27 +21,18 @@ const scripted Phase = "training"
 
 // phase is one answer out of two. A training step that shows no more counts as its forward pass, which asks for most.
 func (s sight) phase() Phase {
-	if s.purpose == scripted {
-		return s.doing
+	if (s.doing == Forward || s.doing == "") && s.purpose != scripted {
+		return cmp.Or(s.purpose, s.doing, UnknownPhase)
 	}
-	if (s.doing == Forward || s.doing == UnknownPhase) && s.purpose != UnknownPhase {
-		return s.purpose
-	}
-	return s.doing
+	return cmp.Or(s.doing, UnknownPhase)
 }
 
 // or fills what s leaves open with what o knows.
 func (s sight) or(o sight) sight {
-	if phase := s.phase(); phase != UnknownPhase && phase != Forward || s.doing == Forward && s.purpose != UnknownPhase {
-		return s
-	}
-	if s.doing == UnknownPhase {
-		s.doing = o.doing
-		if (s.purpose == Forward || s.purpose == scripted) && o.purpose != UnknownPhase { // training evaluates, too
-			s.purpose = o.purpose
-		}
-	}
-	if s.purpose == UnknownPhase && (s.doing == Forward || s.doing == UnknownPhase) {
+	switch {
+	case s.doing == "" && (s.purpose == "" || s.purpose == Forward || s.purpose == scripted): // training evaluates and loads, too
+		return sight{o.doing, cmp.Or(o.purpose, s.purpose)}
+	case s.doing == Forward && s.purpose == "":
 		s.purpose = o.purpose
 	}
 	return s
@@ -64,7 +56,7 @@ type walk struct {
 
 // sight is what the calls tell.
 func (t Traceback) sight() sight {
-	w := walk{doing: UnknownPhase}
+	var w walk
 	if n := len(t); n > 1 && t[n-1].Func == "<module>" && t[0].Func != "<module>" { // printed innermost first
 		t = slices.Clone(t)
 		slices.Reverse(t)
@@ -87,7 +79,7 @@ func (t Traceback) sight() sight {
 	if w.without && w.inside {
 		return sight{w.doing, Sample}
 	}
-	return sight{w.doing, UnknownPhase}
+	return sight{doing: w.doing}
 }
 
 // Phase says what the program was doing, from the calls it was inside of.
@@ -123,7 +115,7 @@ func (w *walk) function(path string, f Frame) {
 	}
 	n := read(f.Func)
 	phase := w.shows(n, read(f.Class+" "+tail(path, 3)))
-	if phase == UnknownPhase && w.doing == UnknownPhase && n.kind&^(kMake|kPerhaps|kModel|kLayer) == 0 && read(tail(path, 2)).has(kLayer) {
+	if phase == "" && w.doing == "" && n.kind&^(kMake|kPerhaps|kModel|kLayer) == 0 && read(tail(path, 2)).has(kLayer) {
 		phase = Forward // a model's file, and nothing else to do with it
 	}
 	w.do(phase, n, true)
@@ -153,7 +145,7 @@ func (w *walk) source(code, next string) {
 			c.constructs() && phase != Load && n.has(kModel|kLayer|kForward),
 			n.alone(kMove) && constructs(c.object):
 			phase, n = Init, ident{kind: kBuild}
-		case phase != UnknownPhase:
+		case phase != "":
 		case n.alone(kMove) && subject.ends(kModel):
 			phase = Init
 		case n.alone(kModel):
@@ -181,14 +173,14 @@ func (w *walk) session(n ident) {
 func (w *walk) shows(n, subject ident) Phase {
 	phase := doing(n, subject)
 	if w.library && (phase == Init && !n.has(kModel|kWarm) && !n.alone(kBuild|kMake) || phase == Load && !n.has(kFile|kModel) && !subject.has(kFile|kModel|kTorch)) {
-		return UnknownPhase
+		return ""
 	}
 	return phase
 }
 
 // enter is a Module.__call__: no optimizer makes one, so a closure of it does.
 func (w *walk) enter() {
-	if !w.firm && (w.doing == UnknownPhase || w.doing == Init || w.doing == Optimizer) {
+	if !w.firm && (w.doing == "" || w.doing == Init || w.doing == Optimizer) {
 		w.doing = Forward
 	}
 	w.inside = true
@@ -209,7 +201,7 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 			w.doing = Optimizer
 		}
 	case Load:
-		if !w.inside && (w.doing == UnknownPhase || w.doing == Init || w.doing == Forward) {
+		if !w.inside && (w.doing == "" || w.doing == Init || w.doing == Forward) {
 			w.doing, w.named = Load, true
 		}
 		w.named = w.named && n.has(kLoad) && !n.has(kFile)
@@ -217,16 +209,16 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 		w.firm = w.firm || w.doing == Init && n.has(kWarm)
 		switch worded := n.kind != 0; {
 		case w.inside || worded && (w.purpose == Eval || w.purpose == Sample):
-		case w.doing == UnknownPhase, w.doing == Forward && !worded, w.doing == Load && w.named && n.kind == kBuild: // load_model builds it first
+		case w.doing == "", w.doing == Forward && !worded, w.doing == Load && w.named && n.kind == kBuild: // load_model builds it first
 			w.doing, w.firm = Init, n.has(kWarm)
 		}
 	case Forward:
-		if !w.firm && (w.doing == UnknownPhase || w.doing == Init || w.doing == Optimizer && function) {
+		if !w.firm && (w.doing == "" || w.doing == Init || w.doing == Optimizer && function) {
 			w.doing = Forward
 		}
 	}
 	if n.has(kClosure) && w.doing == Optimizer {
-		w.doing = UnknownPhase
+		w.doing = ""
 	}
 }
 
@@ -272,7 +264,7 @@ func (w *walk) why(n, subject ident, function bool) {
 	}
 	w.purpose = purpose
 	if function && !w.firm && (w.doing == Init || w.doing == Load || w.doing == Optimizer) {
-		w.doing = UnknownPhase
+		w.doing = ""
 	}
 }
 

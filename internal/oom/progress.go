@@ -44,13 +44,13 @@ func (p *Progress) sight() sight {
 	for _, phase := range []Phase{p.Bar, p.Status} {
 		switch phase {
 		case Forward, Eval, Sample:
-			return sight{UnknownPhase, phase}
+			return sight{purpose: phase}
 		case "":
 		default:
-			return sight{phase, UnknownPhase}
+			return sight{doing: phase}
 		}
 	}
-	return sight{UnknownPhase, UnknownPhase}
+	return sight{}
 }
 
 // status takes a line that may say what is going on.

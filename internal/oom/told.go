@@ -21,9 +21,9 @@ type Told struct {
 
 // say keeps the first sentence that names a phase.
 func say(r *Run, m []string) {
-	if r.Told.Phase == (sight{}) || r.Told.Phase == (sight{UnknownPhase, UnknownPhase}) {
+	if r.Told.Phase == (sight{}) {
 		r.Told.Phase = told(m[0])
-		if r.Told.Phase.phase() == UnknownPhase && memoryWords().MatchString(m[0]) {
+		if r.Told.Phase == (sight{}) && memoryWords().MatchString(m[0]) {
 			r.Told.Phase = titled(translated(m[0]))
 		}
 	}
@@ -44,16 +44,16 @@ var toldExpr = lazy(`(?i)(?:out[ _-]*of[ _-]*mem+ory|\boom\b|\bmemory (?:error|l
 // told is the phase that a sentence about the failure names.
 func told(text string) sight {
 	if code, note, ok := strings.Cut(text, "#"); ok && titleExpr().MatchString(note) { // loss.backward()  # out of memory here
-		if s := (Traceback{{Code: strings.TrimSpace(code)}}).sight(); s.phase() != UnknownPhase {
+		if s := (Traceback{{Code: strings.TrimSpace(code)}}).sight(); s != (sight{}) {
 			return s
 		}
 	}
 	for _, m := range toldExpr().FindAllStringSubmatch(text, 8) {
-		if s := titled(m[1] + m[2]); s.phase() != UnknownPhase {
+		if s := titled(m[1] + m[2]); s != (sight{}) {
 			return s
 		}
 	}
-	return sight{UnknownPhase, UnknownPhase}
+	return sight{}
 }
 
 // memoryWords are a failure of memory in the languages of pieces.
@@ -79,8 +79,8 @@ func translated(text string) string {
 // titled is the phase that the words of a title name.
 func titled(title string) sight {
 	n := read(title + translated(title))
-	if phase := doing(n, n); phase != UnknownPhase && (phase != Init || n.has(kBuild)) && (phase != Forward || n.has(kForward)) && !n.has(kTrain) {
-		return sight{phase, UnknownPhase}
+	if phase := doing(n, n); phase != "" && (phase != Init || n.has(kBuild)) && (phase != Forward || n.has(kForward)) && !n.has(kTrain) {
+		return sight{doing: phase}
 	}
 	p := Progress{Status: activity(n)}
 	if p.Status == Forward {
