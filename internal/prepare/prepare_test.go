@@ -2,10 +2,8 @@ package prepare
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -13,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -282,154 +279,6 @@ func TestCharacters(t *testing.T) {
 	})
 }
 
-// TestThreadsAndInterruptionsChangeNothing: the output is the same by one thread and by many, and when the run is
-// stopped over and over.
-func TestThreadsAndInterruptionsChangeNothing(t *testing.T) {
-	dir := t.TempDir()
-	var docs []string
-	for i := range 200 {
-		docs = append(docs, prose(uint64(i), 400))
-	}
-	text := []byte(strings.ReplaceAll(prose(7, 100<<10), "\n", "\r\n"))
-	for name, c := range map[string]struct {
-		inputs    map[string][]byte
-		tokenizer string
-	}{
-		"one text":      {map[string][]byte{"a.txt": text}, GPT2},
-		"one gzip":      {map[string][]byte{"a.txt.gz": gzipped(t, text)}, GPT2},
-		"documents":     {map[string][]byte{"a.txt": text, "b.jsonl": jsonl(t, "text", docs[:100]), "c.parquet": parquetOf(t, docs[100:])}, GPT2},
-		"characters":    {map[string][]byte{"a.txt.zst": zstandard(t, text), "b.jsonl": jsonl(t, "text", docs)}, Char},
-		"one long word": {map[string][]byte{"a.txt": bytes.Repeat([]byte("acgt"), 20<<10)}, GPT2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := filepath.Join(dir, name)
-			for file, content := range c.inputs {
-				writeFile(t, filepath.Join(in, file), content)
-			}
-			o := Options{Inputs: []string{in}, Tokenizer: c.tokenizer, Format: Auto, Field: "text", Threads: 1, Out: filepath.Join(in, "one"), chunk: 16 << 10}
-			prepare(t, o)
-			o.Threads, o.Out = 5, filepath.Join(in, "five")
-			prepare(t, o)
-			o.Out, o.SaveEvery = filepath.Join(in, "stopped"), time.Nanosecond // which is before every chunk
-			stops := 0
-			for ; ; stops++ {
-				ctx, cancel := context.WithCancel(t.Context())
-				o.Report = func(stage string, _, _, _ int64) {
-					if stage == "counting" && stops > 0 {
-						return // counting begins again when it is stopped: once is enough
-					}
-					cancel()
-				}
-				res, err := Run(ctx, o)
-				cancel()
-				if err == nil {
-					if stops > 0 && !res.Resumed {
-						t.Error("the last run does not say that it went on")
-					}
-					break
-				}
-				if !errors.Is(err, ErrStopped) || stops > 1000 {
-					t.Fatal(err)
-				}
-			}
-			if stops < 3 {
-				t.Errorf("stopped %d times: the test means to stop more often", stops)
-			}
-			for _, file := range []string{"train.bin", "val.bin", "meta.pkl"} {
-				want, err := os.ReadFile(filepath.Join(in, "one", file))
-				if file == "meta.pkl" && c.tokenizer == GPT2 {
-					continue
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, other := range []string{"five", "stopped"} {
-					if got, err := os.ReadFile(filepath.Join(in, other, file)); err != nil || !bytes.Equal(got, want) {
-						t.Errorf("%s of %q: %d bytes, want the same %d (%v)", file, other, len(got), len(want), err)
-					}
-				}
-			}
-		})
-	}
-}
-
-// TestKilled: whatever a kill leaves of the token files beyond the journal is cut off, and a journal that says more
-// than the files hold is not believed.
-func TestKilled(t *testing.T) {
-	dir := t.TempDir()
-	in := writeFile(t, filepath.Join(dir, "a.txt"), []byte(prose(3, 150<<10)))
-	o := Options{Inputs: []string{in}, Tokenizer: GPT2, Format: Auto, Field: "text", Threads: 2, Out: filepath.Join(dir, "whole"), chunk: 8 << 10}
-	prepare(t, o)
-	want := tokens(t, filepath.Join(dir, "whole", "train.bin"))
-	for name, damage := range map[string]func(work string) error{
-		"tokens beyond the journal": func(work string) error {
-			f, err := os.OpenFile(filepath.Join(work, "train.part"), os.O_APPEND|os.O_WRONLY, 0)
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			_, err = f.WriteString("torn")
-			return err
-		},
-		"tokens missing": func(work string) error { return os.Truncate(filepath.Join(work, "train.part"), 100) },
-		"journal torn":   func(work string) error { return os.Truncate(filepath.Join(work, "state.json"), 20) },
-		"nothing":        func(string) error { return nil },
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := o
-			o.Out, o.SaveEvery = filepath.Join(dir, name), time.Nanosecond
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			o.Report = func(stage string, _, _, tokens int64) {
-				if stage == "encoding" && tokens > 10000 {
-					cancel()
-				}
-			}
-			if _, err := Run(ctx, o); !errors.Is(err, ErrStopped) {
-				t.Fatal(err)
-			}
-			if err := damage(filepath.Join(o.Out, workDir)); err != nil {
-				t.Fatal(err)
-			}
-			o.Report = nil
-			res := prepare(t, o)
-			if got := tokens(t, filepath.Join(o.Out, "train.bin")); !slices.Equal(got, want) {
-				t.Errorf("%d tokens, want the same %d", len(got), len(want))
-			}
-			if res.Resumed != (name == "nothing" || name == "tokens beyond the journal") {
-				t.Errorf("resumed: %v", res.Resumed)
-			}
-		})
-	}
-	t.Run("before the last rename", func(t *testing.T) {
-		out := filepath.Join(dir, "whole")
-		j, err := openJournal(out)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sources, err := expand([]string{in}, Auto)
-		if err != nil {
-			t.Fatal(err)
-		}
-		j.state = state{Complete: true, Counted: true, Job: job{Version: journalVersion, Tokenizer: GPT2, Field: "text", ValFraction: 0.1, ByPosition: true, Sources: sources}}
-		j.state.Bytes[train] = int64(2 * len(want))
-		if err := j.save(); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(out, "val.bin"), j.part(val)); err != nil {
-			t.Fatal(err)
-		}
-		j.close()
-		o := o
-		if res, err := Run(t.Context(), o); err != nil || !res.Resumed {
-			t.Fatal(res, err)
-		}
-		if _, err := os.Stat(filepath.Join(out, "val.bin")); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 func TestStdin(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct {
@@ -449,87 +298,6 @@ func TestStdin(t *testing.T) {
 	}
 }
 
-func TestRefuses(t *testing.T) {
-	dir := t.TempDir()
-	file := func(name, content string) string { return writeFile(t, filepath.Join(dir, name), []byte(content)) }
-	whole := gzipped(t, []byte(prose(1, 100000)))
-	damaged := parquetOf(t, []string{"a", "b"})
-	footer := len(damaged) - 8 - int(binary.LittleEndian.Uint32(damaged[len(damaged)-8:]))
-	copy(damaged[4:], bytes.Repeat([]byte{0xff}, footer-4))
-	for name, c := range map[string]struct {
-		o    Options
-		want string
-	}{
-		"no file":            {Options{Inputs: []string{filepath.Join(dir, "nowhere.txt")}}, "no such file"},
-		"an empty folder":    {Options{Inputs: []string{t.TempDir()}}, "no .txt, .jsonl or .parquet"},
-		"an empty file":      {Options{Inputs: []string{file("e.txt", "")}}, "0 characters"},
-		"not JSON":           {Options{Inputs: []string{file("a.jsonl", "{\"text\": \"a\"}\n\nnope\n")}}, "a.jsonl: line 3: not JSON"},
-		"a JSON list":        {Options{Inputs: []string{file("l.jsonl", "[1]\n")}}, "line 1: not a JSON object"},
-		"no such field":      {Options{Inputs: []string{file("b.jsonl", "{\"body\": \"a\", \"id\": 1}\n")}}, `line 1: no field "text": it has body, id: use --field`},
-		"a field of numbers": {Options{Inputs: []string{file("c.jsonl", "{\"text\": 7}\n")}}, `field "text" is not text: 7`},
-		"one document":       {Options{Inputs: []string{file("d.jsonl", "{\"text\": \"a\"}\n")}}, "train.bin would be empty: 1 documents"},
-		"not Parquet":        {Options{Inputs: []string{file("a.parquet", "hello")}}, "not a Parquet file"},
-		"damaged Parquet":    {Options{Inputs: []string{file("b.parquet", string(damaged))}}, "b.parquet"},
-		"no such column":     {Options{Inputs: []string{file("c.parquet", string(parquetOf(t, []string{"a"})))}, Field: "body"}, `no column "body": it has id, text`},
-		"a column of ints":   {Options{Inputs: []string{filepath.Join(dir, "c.parquet")}, Field: "id"}, `column "id" is INT`},
-		"gzip cut short":     {Options{Inputs: []string{file("a.txt.gz", string(whole[:len(whole)/2]))}}, "unexpected EOF"},
-		"no gzip":            {Options{Inputs: []string{file("b.txt.gz", "plain text")}}, "b.txt.gz: its name says that it is compressed, and it is not"},
-		"UTF-16":             {Options{Inputs: []string{file("u.txt", "\xff\xfeh\x00i\x00")}}, "UTF-16"},
-		"bytes as chars":     {Options{Inputs: []string{file("x.txt", "abc\r\n\xff")}, Tokenizer: Char}, "byte 0xff at 5 is not UTF-8"},
-		"an odd fraction":    {Options{Inputs: []string{file("y.txt", "abc")}, ValFraction: 1}, "--val_fraction=1"},
-		"a tokenizer":        {Options{Inputs: []string{file("y.txt", "abc")}, Tokenizer: "words"}, "use gpt2 or char"},
-		"nothing":            {Options{}, "no input"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := c.o
-			o.Format = Auto
-			if o.Tokenizer == "" {
-				o.Tokenizer = GPT2
-			}
-			if o.Field == "" {
-				o.Field = "text"
-			}
-			o.Out = filepath.Join(t.TempDir(), "out")
-			_, err := Run(t.Context(), o)
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want one line with %q", err, c.want)
-			}
-			for _, file := range []string{"train.bin", "val.bin", "meta.pkl"} {
-				if _, err := os.Stat(filepath.Join(o.Out, file)); err == nil {
-					t.Errorf("%s was written", file)
-				}
-			}
-		})
-	}
-}
-
-func TestKeepsWhatIsThere(t *testing.T) {
-	dir := t.TempDir()
-	in := writeFile(t, filepath.Join(dir, "a.txt"), []byte("hello world"))
-	out := filepath.Join(dir, "out")
-	writeFile(t, filepath.Join(out, "meta.pkl"), []byte("mine"))
-	o := Options{Inputs: []string{in}, Out: out, Tokenizer: GPT2, Format: Auto}
-	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "--overwrite") {
-		t.Errorf("error %v, want advice to overwrite", err)
-	}
-	if got, err := os.ReadFile(filepath.Join(out, "meta.pkl")); err != nil || string(got) != "mine" {
-		t.Errorf("meta.pkl is %q, %v", got, err)
-	}
-	o.Overwrite = true
-	prepare(t, o)
-	if _, err := os.Stat(filepath.Join(out, "meta.pkl")); err == nil {
-		t.Error("the meta.pkl of the data set before is still there")
-	}
-	unlock, err := openJournal(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unlock.close()
-	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "another snug prepare") {
-		t.Errorf("error %v, want that another run is there", err)
-	}
-}
-
 func TestInvalidBytesAreKept(t *testing.T) {
 	dir := t.TempDir()
 	in := writeFile(t, filepath.Join(dir, "a.txt"), []byte("caf\xe9 \xff\xfe end of it"))
@@ -541,49 +309,6 @@ func TestInvalidBytesAreKept(t *testing.T) {
 	if res.Invalid != 3 {
 		t.Errorf("%d bytes are not UTF-8, want 3", res.Invalid)
 	}
-}
-
-// FuzzText: any file, cut into chunks anyhow, gives the tokens of its text whole.
-func FuzzText(f *testing.F) {
-	f.Add([]byte("hello\r\nworld \r\r\n x"), 0.3)
-	f.Add([]byte(prose(1, 300)), 0.5)
-	f.Fuzz(func(t *testing.T, content []byte, fraction float64) {
-		if !(fraction > 0 && fraction < 1) || len(content) > 4096 || utf16(content) ||
-			bytes.HasPrefix(content, gzipMagic) || bytes.HasPrefix(content, zstdMagic) {
-			return
-		}
-		dir := t.TempDir()
-		o := Options{Inputs: []string{writeFile(t, filepath.Join(dir, "a.txt"), content)}, Out: filepath.Join(dir, "out"),
-			Tokenizer: GPT2, Format: Auto, ValFraction: fraction, Threads: 1, chunk: 1024}
-		text := newlines(bytes.Clone(content))
-		n := countChars(content)
-		cut := afterChars(text, int64(float64(n)*(1-fraction)))
-		_, err := Run(t.Context(), o)
-		if cut == 0 || cut == len(text) {
-			if err == nil {
-				t.Error("an empty split was written")
-			}
-			return
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		for split, want := range map[string][]byte{"train.bin": text[:cut], "val.bin": text[cut:]} {
-			if got := tokens(t, filepath.Join(o.Out, split)); !slices.Equal(got, bpe.GPT2().Encode(string(want))) {
-				t.Errorf("%s of %q: %v", split, content, got)
-			}
-		}
-	})
-}
-
-// FuzzFieldOf: no line makes it panic.
-func FuzzFieldOf(f *testing.F) {
-	f.Add([]byte(`{"text": "a\ud83d"}`))
-	f.Fuzz(func(t *testing.T, line []byte) {
-		if text, err := fieldOf(line, "text"); err == nil && !json.Valid(line) {
-			t.Errorf("%q gave %q", line, text)
-		}
-	})
 }
 
 func BenchmarkPrepare(b *testing.B) {

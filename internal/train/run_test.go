@@ -15,9 +15,7 @@ import (
 	"github.com/snugml/snug/internal/checkpoint"
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/cpu"
-	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/metrics"
-	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/trace"
 )
 
@@ -76,7 +74,9 @@ func (r *recorder) Iter(it Iter) error {
 	}
 	return nil
 }
-func (r *recorder) Eval(e Eval) error           { r.evals = append(r.evals, e); return nil }
+
+func (r *recorder) Eval(e Eval) error { r.evals = append(r.evals, e); return nil }
+
 func (r *recorder) Saved(path string, iter int) { r.saved = append(r.saved, iter) }
 
 func (r *recorder) losses() (l []float64) {
@@ -165,28 +165,6 @@ func TestLoopIsNanoGPTs(t *testing.T) {
 	}
 }
 
-// A finished run that is resumed does nothing, until max_iters is raised.
-func TestResumeOfAFinishedRun(t *testing.T) {
-	c := tiny(t, nil)
-	want, err := train(t, c, &recorder{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.InitFrom = "resume"
-	rec := &recorder{}
-	got, err := train(t, c, rec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(rec.iters)+len(rec.evals)+len(rec.saved) != 0 || !slices.Equal(got[0], want[0]) {
-		t.Errorf("%d iterations, %d estimates, %d checkpoints more", len(rec.iters), len(rec.evals), len(rec.saved))
-	}
-	c.MaxIters = 12
-	if _, err := train(t, c, rec); err != nil || len(rec.iters) != 2 || rec.iters[0].Iter != 11 {
-		t.Errorf("with max_iters=12: %v, %d iterations", err, len(rec.iters))
-	}
-}
-
 // A setting that asks for what snug does otherwise is answered.
 func TestNoSettingIsSilentlyIgnored(t *testing.T) {
 	c := tiny(t, func(c *config.Config) {
@@ -212,73 +190,6 @@ func TestNoSettingIsSilentlyIgnored(t *testing.T) {
 	}
 }
 
-// float16 is trained under a loss scale, whatever the checkpoint was trained in; nothing else is.
-func TestFloat16IsScaled(t *testing.T) {
-	kept := Scaler{Scale: 1024, Since: 7, On: true}
-	for name, c := range map[string]struct {
-		dtype     trace.DType
-		own, want Scaler
-	}{
-		"fresh":            {trace.Float16, Start().Scale, Scaler{Scale: 65536, On: true}},
-		"resumed":          {trace.Float16, kept, kept},
-		"bfloat16":         {trace.BFloat16, Start().Scale, Scaler{Scale: 1}},
-		"from float16, on": {trace.Float32, kept, Scaler{Scale: 1}},
-	} {
-		if got := scalerFor(c.dtype, c.own); got != c.want {
-			t.Errorf("%s: %+v, want %+v", name, got, c.want)
-		}
-	}
-	d := device(1)
-	defer d.Exec.Close()
-	d.DTypes = DTypes(trace.Float16)
-	r, err := Prepare(tiny(t, nil), d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if !r.Scale.On {
-		t.Errorf("a float16 run has the scale %+v", r.Scale)
-	}
-}
-
-// A run that was stopped and resumed, twice, ends in the same bits as one that was not, and tells the same.
-func TestResumeIsBitEqual(t *testing.T) {
-	for _, always := range []bool{true, false} {
-		whole := tiny(t, func(c *config.Config) { c.AlwaysSaveCheckpoint = always })
-		all := &recorder{}
-		want, err := train(t, whole, all)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := tiny(t, func(c *config.Config) { c.AlwaysSaveCheckpoint = always })
-		parts := []*recorder{{stopAt: 2}, {stopAt: 5}, {}}
-		var got [][]float32
-		var losses []float64
-		for i, rec := range parts {
-			if i > 0 {
-				c.InitFrom = "resume"
-			}
-			if got, err = train(t, c, rec); i < 2 && !errors.Is(err, ErrStopped) || i == 2 && err != nil {
-				t.Fatalf("part %d: %v", i, err)
-			}
-			losses = append(losses, rec.losses()...)
-		}
-		if !slices.Equal(losses, all.losses()) {
-			t.Errorf("always_save %v: losses %v, without a stop %v", always, losses, all.losses())
-		}
-		for i := range want {
-			if !slices.Equal(got[i], want[i]) {
-				t.Errorf("always_save %v: parameter %d has other bits", always, i)
-			}
-		}
-		a, _ := metrics.Read(filepath.Join(whole.OutDir, metrics.Name))
-		b, _ := metrics.Read(filepath.Join(c.OutDir, metrics.Name))
-		if !slices.Equal(a.Evals, b.Evals) || len(a.Iters) != len(b.Iters) {
-			t.Errorf("always_save %v: metrics.jsonl tells %v and %d iterations, without a stop %v and %d", always, b.Evals, len(b.Iters), a.Evals, len(a.Iters))
-		}
-	}
-}
-
 // A run sees the same samples and the same dropout however its batch is split: losses differ by rounding alone.
 func TestSplitGivesTheSameRun(t *testing.T) {
 	var want *recorder
@@ -300,67 +211,6 @@ func TestSplitGivesTheSameRun(t *testing.T) {
 				t.Fatalf("micro_batch=%d: val loss %v at iteration %d, at once %v", micro, e.ValLoss, e.Iter, w.ValLoss)
 			}
 		}
-	}
-}
-
-// float16's loss scale, a power of two, changes no bit of a step that stays in range.
-func TestLossScaleCancels(t *testing.T) {
-	want, err := train(t, tiny(t, nil), &recorder{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := trainFrom(t, tiny(t, nil), &recorder{}, func(r *Run) { r.Scale = scalerFor(trace.Float16, Start().Scale) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range want {
-		if !slices.Equal(got[i], want[i]) {
-			t.Errorf("parameter %d has other bits with a scaled loss", i)
-		}
-	}
-}
-
-// GradScaler's rules: half on an overflow, double after 2,000 good iterations; off, nothing changes and nothing helps.
-func TestScaler(t *testing.T) {
-	s := scalerFor(trace.Float16, Start().Scale)
-	if !s.Overflow() || s.Scale != 32768 {
-		t.Errorf("after an overflow: %+v", s)
-	}
-	for range 2000 {
-		s.Good()
-	}
-	if s.Scale != 65536 || s.Since != 0 {
-		t.Errorf("after 2,000 good iterations: %+v", s)
-	}
-	off := Scaler{Scale: 1}
-	off.Good()
-	if off.Overflow() || off != (Scaler{Scale: 1}) {
-		t.Errorf("off: %+v", off)
-	}
-}
-
-// With always_save_checkpoint=False an interrupt leaves the best checkpoint where it is.
-func TestInterruptKeepsTheBest(t *testing.T) {
-	c := tiny(t, func(c *config.Config) { c.AlwaysSaveCheckpoint = false })
-	if _, err := train(t, c, &recorder{stopAt: 6}); !errors.Is(err, ErrStopped) {
-		t.Fatal(err)
-	}
-	for dir, want := range map[string]int{c.OutDir: 4, filepath.Join(c.OutDir, LastDir): 7} {
-		s, err := checkpoint.Load(dir, checkpoint.Everything)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s.IterNum != want {
-			t.Errorf("%s is at iteration %d, want %d", filepath.Base(dir), s.IterNum, want)
-		}
-		s.Close()
-	}
-	// A run begun anew forgets the old interrupted state with its first checkpoint.
-	if _, err := train(t, c, &recorder{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(c.OutDir, LastDir)); !os.IsNotExist(err) {
-		t.Errorf("the old run's last state is still there: %v", err)
 	}
 }
 
@@ -406,89 +256,6 @@ func TestInitFromFile(t *testing.T) {
 	}
 	if rec.evals[0].Iter != 0 || !(rec.evals[0].ValLoss < math.Log(17)-0.25) {
 		t.Errorf("the first estimate is %v at iteration %d: the weights were not taken", rec.evals[0].ValLoss, rec.evals[0].Iter)
-	}
-}
-
-func TestFaults(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(*config.Config)
-		want   string
-	}{
-		"no data":       {func(c *config.Config) { c.Dataset = "none" }, "snug prepare"},
-		"vocabulary":    {func(c *config.Config) { c.VocabSize = 9 }, "9"},
-		"no checkpoint": {func(c *config.Config) { c.InitFrom = "resume" }, "train first"},
-		"no file":       {func(c *config.Config) { c.InitFrom = "nowhere.pt" }, "no such file"},
-		"gpt2":          {func(c *config.Config) { c.InitFrom = "gpt2" }, "model.safetensors"},
-		"out_dir":       {func(c *config.Config) { os.WriteFile(c.OutDir, nil, 0o666) }, "out"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			settings := tiny(t, c.change)
-			_, err := train(t, settings, &recorder{})
-			if info, e := os.Stat(settings.OutDir); e == nil && info.IsDir() {
-				t.Errorf("a start that failed left %s behind", settings.OutDir)
-			}
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want one line with %q", err, c.want)
-			}
-		})
-	}
-}
-
-func TestTwoRunsInOneFolder(t *testing.T) {
-	c := tiny(t, nil)
-	d := device(1)
-	defer d.Exec.Close()
-	r, err := Prepare(c, d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if _, err := Prepare(c, d); err == nil || !strings.Contains(err.Error(), "another run") {
-		t.Errorf("a second run in the same out_dir: %v", err)
-	}
-}
-
-// broken is an executor whose sixth update, iteration 5's, finds a gradient that is no number.
-type broken struct {
-	program.Executor
-	step    *gpt.Step
-	updates int
-}
-
-func (b *broken) Run(section int, s program.Step) error {
-	if section == b.step.Update {
-		if b.updates++; b.updates == 6 {
-			if err := b.SetFloats(b.step.Params[3].Grad, []float32{float32(math.NaN())}); err != nil {
-				return err
-			}
-		}
-	}
-	return b.Executor.Run(section, s)
-}
-
-// A gradient that is no number ends the run with the state before it saved, also where the next iteration was queued
-// before anybody knew: no update is made behind it.
-func TestNaNStopsAndSaves(t *testing.T) {
-	for name, d := range map[string]func() Device{"in step": func() Device { return device(2) }, "queued": func() Device { return queuing(device(2)) }} {
-		t.Run(name, func(t *testing.T) {
-			c, rec := tiny(t, nil), &recorder{}
-			var exec *broken
-			_, err := trainOn(t, d(), c, rec, func(r *Run) {
-				exec = &broken{Executor: r.Exec, step: r.Step}
-				r.Exec = exec
-			})
-			if err == nil || !strings.Contains(err.Error(), "iteration 5") || !strings.Contains(err.Error(), "NaN") || !strings.Contains(err.Error(), "learning_rate") {
-				t.Errorf("error %v", err)
-			}
-			if len(rec.iters) != 5 || len(rec.saved) == 0 || rec.saved[len(rec.saved)-1] != 5 || exec.updates != 6 {
-				t.Errorf("%d lines, checkpoints at %v, %d updates, want 5, the last at 5, and 6", len(rec.iters), rec.saved, exec.updates)
-			}
-			same := tiny(t, nil)
-			if _, err := train(t, same, &recorder{stopAt: 4}); !errors.Is(err, ErrStopped) {
-				t.Fatal(err)
-			}
-			sameState(t, c.OutDir, same.OutDir)
-		})
 	}
 }
 
