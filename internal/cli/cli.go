@@ -78,7 +78,7 @@ func Run(args []string, io *term.IO) int {
 			return code
 		}
 	}
-	fmt.Fprintf(io.Err, "%s %s\n", io.Err.Paint(term.Red, "snug:"), strings.TrimSpace(err.Error()))
+	io.Err.Line(io.Err.Paint(term.Red, "snug:") + " " + strings.TrimSpace(err.Error()))
 	return code
 }
 

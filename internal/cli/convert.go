@@ -81,7 +81,7 @@ func runConvert(io *term.IO, o convertOptions) error {
 	}
 	defer s.Close()
 	for _, warning := range s.Warnings {
-		fmt.Fprintln(io.Err, warning)
+		io.Err.Line(warning)
 	}
 	out := o.out
 	if out == "" {

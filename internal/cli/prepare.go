@@ -78,7 +78,7 @@ func runPrepare(ctx context.Context, io *term.IO, o prepare.Options, json bool) 
 		}
 		bar.Set(done, note)
 	}
-	o.Note = func(text string) { fmt.Fprintln(io.Err, text) }
+	o.Note = io.Err.Line
 	res, err := prepare.Run(ctx, o)
 	if bar != nil {
 		bar.Clear()

@@ -96,7 +96,7 @@ func runRun(ctx context.Context, io *term.IO, o runOptions) error {
 	}
 	s := &supervise.Supervisor{
 		Command: command, Preflight: !o.noPreflight, Retries: o.retries, Env: os.Environ(),
-		Say:      func(line string) { fmt.Fprintf(io.Err, "%s %s\n", io.Err.Paint(term.Cyan, "snug:"), line) },
+		Say:      func(line string) { io.Err.Line(io.Err.Paint(term.Cyan, "snug:") + " " + line) },
 		Interval: o.interval, Grace: 10 * time.Second, Silence: 2 * time.Minute,
 	}
 	for _, n := range command.Notes {
@@ -284,6 +284,7 @@ func superviseRun(ctx context.Context, io *term.IO, o runOptions, s *supervise.S
 	signal.Notify(signals, supervise.Forwarded()...)
 	defer signal.Stop(signals)
 	s.Signals = signals
+	defer supervise.KeepOnBrokenPipe()()
 	sum, err := s.Run(ctx, first, given)
 	if closed := log.Close(); closed != nil {
 		s.Say(closed.Error())

@@ -70,9 +70,9 @@ func runSample(ctx context.Context, io *term.IO, o sampleOptions) error {
 	}
 	defer w.close()
 	for _, warning := range w.state.Warnings {
-		fmt.Fprintln(io.Err, warning)
+		io.Err.Line(warning)
 	}
-	fmt.Fprintf(io.Err, "%s, %s\n", w.state.Path, w.describe())
+	io.Err.Line(w.state.Path + ", " + w.describe())
 	if o.json {
 		return w.printJSON(ctx, io.Out)
 	}

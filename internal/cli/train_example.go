@@ -21,7 +21,7 @@ func prepareExample(ctx context.Context, io *term.IO, o *trainOptions) error {
 	if err := example.Settings(c); err != nil {
 		return err
 	}
-	fmt.Fprintf(io.Err, "nothing was given, so this is the example: a small GPT learns to write like %s\n", text.Name)
+	io.Err.Line("nothing was given, so this is the example: a small GPT learns to write like " + text.Name)
 	if _, err := prepare.Run(ctx, prepare.Options{Inputs: []string{"-"}, Stdin: bytes.NewReader(text.Bytes), Format: prepare.Text,
 		Tokenizer: prepare.Char, Out: filepath.Join(c.DataDir, c.Dataset), Overwrite: true}); err != nil {
 		return err

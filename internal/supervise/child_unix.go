@@ -23,6 +23,14 @@ func Forwarded() []os.Signal {
 	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
 }
 
+// KeepOnBrokenPipe makes a write to a closed stdout or stderr an error, where it would end this process: the trainer meets
+// the broken pipe as it would without snug, and how it ended is still told. The trainer's own handling is not changed.
+func KeepOnBrokenPipe() (restore func()) {
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
+	return func() { signal.Stop(broken) }
+}
+
 // Raise ends this process by the signal that ended the trainer, so that a shell sees what it would have seen. It returns
 // for signals that would leave a core file of snug's own: those are told by the exit code alone.
 func Raise(number int) {

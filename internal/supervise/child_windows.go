@@ -14,6 +14,9 @@ const ptySupported = false
 // Forwarded are the signals that snug takes for the trainer's.
 func Forwarded() []os.Signal { return []os.Signal{os.Interrupt} }
 
+// KeepOnBrokenPipe does nothing: a broken pipe is an error here.
+func KeepOnBrokenPipe() (restore func()) { return func() {} }
+
 // Raise does nothing: there are no signals to end by.
 func Raise(int) {}
 

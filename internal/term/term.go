@@ -5,6 +5,7 @@
 package term
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -84,4 +85,12 @@ func (s *Stream) Paint(style Style, text string) string {
 		return text
 	}
 	return "\x1b[" + string(style) + "m" + text + "\x1b[0m"
+}
+
+// Line prints text as a line; on a terminal that is narrower it is broken at spaces, the rest indented.
+func (s *Stream) Line(text string) {
+	if s.TTY && Width(text) > s.Width {
+		text = strings.Join(Wrapped(text, s.Width-2), "\n  ")
+	}
+	fmt.Fprintln(s, text)
 }

@@ -151,3 +151,25 @@ func TestWidth(t *testing.T) {
 		}
 	}
 }
+
+// A line breaks at spaces on a terminal, never inside colours, and stays one line where it is piped.
+func TestLine(t *testing.T) {
+	const text = "snug: open data: no folder data/openwebtext"
+	for name, c := range map[string]struct {
+		tty   bool
+		width int
+		want  string
+	}{
+		"piped":  {false, 20, text + "\n"},
+		"wide":   {true, 80, text + "\n"},
+		"exact":  {true, len(text), text + "\n"},
+		"narrow": {true, 30, "snug: open data: no folder\n  data/openwebtext\n"},
+	} {
+		var b strings.Builder
+		s := &Stream{Writer: &b, TTY: c.tty, Width: c.width}
+		s.Line(text)
+		if b.String() != c.want {
+			t.Errorf("%s: %q, want %q", name, b.String(), c.want)
+		}
+	}
+}
