@@ -3,6 +3,7 @@ package oom
 import (
 	"bytes"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -80,9 +81,14 @@ func (r *Reader) piece() {
 		line = r.scratch
 	}
 	r.hits = words().scan(line, r.hits[:0])
-	wrapped := len(r.held) > 0 || bytes.Contains(line, []byte("File"))
-	if len(r.hits) == 0 && r.open == nil && r.config == 0 && !wrapped && !r.wantsCode() {
-		return
+	if r.open == nil && r.config == 0 && len(r.held) == 0 && !mayWrap(line) && !r.wantsCode() {
+		if len(r.hits) == 0 {
+			return
+		}
+		if onlyStates(r.hits) {
+			r.status(line)
+			return
+		}
 	}
 	seen := min(r.seen, len(line))
 	if line, seen = r.join(line, seen); line == nil {
@@ -101,6 +107,21 @@ func (r *Reader) piece() {
 // heldExpr is the beginning of a call that goes on in the next line: a terminal or a box was too narrow for it.
 var heldExpr = lazy(`\bFile(?:\s+"[^"]{0,400})?$|\bFile "[^"]{1,400}",(?: line(?: \d+,(?: in)?)?)?$`)
 
+// mayWrap is a quick look for such a line.
+func mayWrap(line []byte) bool {
+	if !bytes.Contains(line, []byte("File")) {
+		return false
+	}
+	i := bytes.LastIndex(line, []byte("File"))
+	rest := bytes.TrimLeft(line[i+4:], " \t│")
+	return len(rest) == 0 || rest[0] == '"'
+}
+
+// onlyStates reports that a line holds nothing but words for what is going on.
+func onlyStates(hits []hit) bool {
+	return !slices.ContainsFunc(hits, func(h hit) bool { return h.literal < words().structs })
+}
+
 // join puts a wrapped call's lines together: nil while it is not whole.
 func (r *Reader) join(line []byte, seen int) ([]byte, int) {
 	const most = 4 // lines that a call may be spread over
@@ -113,7 +134,7 @@ func (r *Reader) join(line []byte, seen int) ([]byte, int) {
 		r.joined = 0
 	}
 	head := bytes.TrimRight(line, " \t│")
-	if r.joined < most && len(head) < maxCode && bytes.Contains(head, []byte("File")) && heldExpr().Match(head) {
+	if r.joined < most && len(head) < maxCode && mayWrap(head) && heldExpr().Match(head) {
 		r.held = bytes.Clone(head)
 		return nil, 0
 	}
