@@ -37,6 +37,12 @@ func standIn(t *testing.T, o Options) *Executor {
 	return e
 }
 
+// onBoth runs a test on the stand-in, and on a GPU where there is one.
+func onBoth(t *testing.T, f func(t *testing.T, e *Executor)) {
+	t.Run("stand-in", func(t *testing.T) { f(t, standIn(t, Options{})) })
+	t.Run("GPU", func(t *testing.T) { f(t, openTest(t, Options{})) })
+}
+
 // loadTensors places and loads a program of nothing but tensors.
 func loadTensors(t *testing.T, e *Executor, dtypes []trace.DType, n int) []program.ID {
 	t.Helper()
@@ -95,8 +101,9 @@ func TestTensorsRoundTrip(t *testing.T) {
 }
 
 // A scalar is read as it was when the read was queued, whatever is queued behind it, and not before it is waited for.
-func TestLaterReadsWhatWasQueuedBefore(t *testing.T) {
-	e := standIn(t, Options{})
+func TestLaterReadsWhatWasQueuedBefore(t *testing.T) { onBoth(t, laterReadsWhatWasQueuedBefore) }
+
+func laterReadsWhatWasQueuedBefore(t *testing.T, e *Executor) {
 	ids := loadTensors(t, e, []trace.DType{trace.Float32, trace.Float32, trace.BFloat16}, 3)
 	set := func(x, y float32) {
 		t.Helper()
@@ -127,8 +134,9 @@ func TestLaterReadsWhatWasQueuedBefore(t *testing.T) {
 
 // A snapshot shows what the work queued before it leaves, though nobody waited for that work; it takes its time beside work
 // that changes other tensors; there is one at a time; and the arena is not given back under it.
-func TestSnapshotShowsWhatWasQueuedBefore(t *testing.T) {
-	e := standIn(t, Options{})
+func TestSnapshotShowsWhatWasQueuedBefore(t *testing.T) { onBoth(t, snapshotShowsWhatWasQueuedBefore) }
+
+func snapshotShowsWhatWasQueuedBefore(t *testing.T, e *Executor) {
 	n := 9*stageBytes/4 + 7 // more than the ring has at once
 	ids := loadTensors(t, e, []trace.DType{trace.Float32, trace.BFloat16, trace.Float32}, n)
 	set := func(id program.ID, x float32) {
@@ -165,8 +173,9 @@ func TestSnapshotShowsWhatWasQueuedBefore(t *testing.T) {
 }
 
 // While a snapshot is under way there is no second one, and the arena stays.
-func TestSnapshotIsAlone(t *testing.T) {
-	e := standIn(t, Options{})
+func TestSnapshotIsAlone(t *testing.T) { onBoth(t, snapshotIsAlone) }
+
+func snapshotIsAlone(t *testing.T, e *Executor) {
 	ids := loadTensors(t, e, []trace.DType{trace.Float32}, 10)
 	hold, held := make(chan struct{}), make(chan struct{})
 	go e.copies.on(func() error { close(held); <-hold; return nil }) // the thread of the copies is busy
