@@ -54,10 +54,19 @@ func Load(dir string, want Want) (*State, error) {
 	}
 	s, err = Open(torch, want)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("load checkpoint: %w in %s, neither %s nor %s: train first, or set out_dir", fs.ErrNotExist, dir, Name, TorchName)
+		return nil, &missingError{dir}
 	}
 	return s, err
 }
+
+// missingError says that a folder holds no checkpoint. It is fs.ErrNotExist to errors.Is.
+type missingError struct{ dir string }
+
+func (e *missingError) Error() string {
+	return fmt.Sprintf("load checkpoint: %s has neither %s nor %s: train first, or set out_dir", e.dir, Name, TorchName)
+}
+
+func (e *missingError) Is(target error) bool { return target == fs.ErrNotExist }
 
 // Open opens one checkpoint of any kind: snug's, a ckpt.pt, a Hugging Face GPT-2 safetensors file, index or folder.
 // A folder is Hugging Face's when it holds model.safetensors, else an out_dir for Load.

@@ -95,12 +95,16 @@ func newRoot(io *term.IO) *cobra.Command {
 			if len(args) > 0 {
 				return unknownCommand(cmd, args[0])
 			}
+			if asked, _ := cmd.Flags().GetBool("version"); asked {
+				return writeVersion(io.Out, wantJSON(cmd))
+			}
 			return cmd.Help()
 		},
 	}
 	root.SetOut(io.Out)
 	root.SetErr(io.Err)
 	root.SetIn(io.In)
+	root.Flags().Bool("version", false, "print the version")
 	root.PersistentFlags().Bool("json", false, "print the result as JSON")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { writeHelp(io.Out, cmd) })
@@ -135,6 +139,9 @@ func unknownCommand(root *cobra.Command, name string) error {
 func flagError(cmd *cobra.Command, err error) error {
 	var missing *pflag.NotExistError
 	if errors.As(err, &missing) {
+		if short := missing.GetSpecifiedShortnames(); short != "" {
+			return usageError(fmt.Errorf("unknown flag -%s: flags have two dashes, %s --help lists them", short, cmd.CommandPath()))
+		}
 		return usageError(unknownFlag(cmd, missing.GetSpecifiedName()))
 	}
 	var needs *pflag.ValueRequiredError

@@ -72,6 +72,9 @@ func newConvert(io *term.IO) *cobra.Command {
 
 func runConvert(io *term.IO, o convertOptions) error {
 	f, ok := formats[o.to]
+	if o.to == "" {
+		return usageError(fmt.Errorf("convert needs --to: one of %s", strings.Join(slices.Sorted(maps.Keys(formats)), ", ")))
+	}
 	if !ok {
 		return usageError(fmt.Errorf("--to=%s: use one of %s", o.to, strings.Join(slices.Sorted(maps.Keys(formats)), ", ")))
 	}

@@ -48,6 +48,10 @@ func openDevice(ctx context.Context, c *config.Config, o cuda.Options) (train.De
 		return d, err
 	case "cuda":
 		d, _, err := openCUDA(c, number, o)
+		var ee *exitError
+		if errors.As(err, &ee) && ee.code == ExitNoDevice {
+			ee.err = fmt.Errorf("%w, or use --device=cpu", ee.err)
+		}
 		return d, err
 	}
 	return train.Device{}, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
@@ -83,7 +87,7 @@ func openCUDA(c *config.Config, number string, o cuda.Options) (train.Device, *c
 	case errors.As(err, &fit):
 		return d, nil, &exitError{ExitDoesNotFit, err}
 	case err != nil:
-		return d, nil, &exitError{ExitNoDevice, fmt.Errorf("%w, or use --device=cpu", err)}
+		return d, nil, &exitError{ExitNoDevice, err}
 	}
 	return d, e, nil
 }

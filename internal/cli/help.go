@@ -18,7 +18,7 @@ func writeHelp(out *term.Stream, cmd *cobra.Command) {
 	if text == "" {
 		text = cmd.Short
 	}
-	for _, line := range strings.Split(text, "\n") {
+	for _, line := range paragraphs(text) {
 		for _, part := range term.Wrapped(line, out.Width) {
 			fmt.Fprintln(out, part)
 		}
@@ -71,6 +71,23 @@ func writeHelp(out *term.Stream, cmd *cobra.Command) {
 	for _, g := range order {
 		section(out, "Settings: "+g, groups[g])
 	}
+}
+
+// paragraphs joins the lines of a text that flow on, to be broken anew for the width there is. An empty line and one that
+// is indented stand for themselves.
+func paragraphs(text string) []string {
+	var list []string
+	open := false
+	for _, line := range strings.Split(text, "\n") {
+		flows := line != "" && line[0] != ' '
+		if flows && open {
+			list[len(list)-1] += " " + line
+		} else {
+			list = append(list, line)
+		}
+		open = flows
+	}
+	return list
 }
 
 func useLine(cmd *cobra.Command) string {

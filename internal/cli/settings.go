@@ -112,8 +112,8 @@ func unknownFlag(cmd *cobra.Command, name string) error {
 	if hasSettings {
 		kind = "key"
 	}
-	if hint := nearest.Hint(name, names); hint != "" {
-		return fmt.Errorf("unknown %s --%s: %s", kind, name, strings.ReplaceAll(hint, "mean ", "mean --"))
+	if near := nearest.Names(name, names); len(near) > 0 {
+		return fmt.Errorf("unknown %s --%s: did you mean --%s?", kind, name, strings.Join(near, " or --"))
 	}
 	return fmt.Errorf("unknown %s --%s: %s --help lists them", kind, name, cmd.CommandPath())
 }

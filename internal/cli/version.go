@@ -28,23 +28,25 @@ func newVersion(io *term.IO) *cobra.Command {
 		Use:   "version",
 		Short: "Print the version",
 		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			b := buildInfo()
-			if wantJSON(cmd) {
-				return writeJSON(io.Out, b)
-			}
-			line := "snug " + b.Version
-			if b.Revision != "" {
-				line += " (" + b.Revision[:min(12, len(b.Revision))]
-				if b.Modified {
-					line += ", modified"
-				}
-				line += ")"
-			}
-			_, err := fmt.Fprintf(io.Out, "%s %s %s/%s\n", line, b.Go, b.OS, b.Arch)
-			return err
-		},
+		RunE:  func(cmd *cobra.Command, _ []string) error { return writeVersion(io.Out, wantJSON(cmd)) },
 	}
+}
+
+func writeVersion(out *term.Stream, asJSON bool) error {
+	b := buildInfo()
+	if asJSON {
+		return writeJSON(out, b)
+	}
+	line := "snug " + b.Version
+	if b.Revision != "" {
+		line += " (" + b.Revision[:min(12, len(b.Revision))]
+		if b.Modified {
+			line += ", modified"
+		}
+		line += ")"
+	}
+	_, err := fmt.Fprintf(out, "%s %s %s/%s\n", line, b.Go, b.OS, b.Arch)
+	return err
 }
 
 func buildInfo() build {

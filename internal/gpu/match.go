@@ -81,6 +81,10 @@ type AmbiguousError struct {
 }
 
 func (e *AmbiguousError) Error() string {
+	const most = 8
+	if n := len(e.Candidates); n > most {
+		return fmt.Sprintf("card %q is ambiguous: name its model, as in %s (%d cards)", e.Query, list(e.Candidates[:most]), n)
+	}
 	return fmt.Sprintf("card %q is ambiguous: choose one of %s", e.Query, list(e.Candidates))
 }
 
