@@ -231,7 +231,7 @@ func (w *walk) why(n, subject ident, function bool) {
 	if k&kAfter != 0 {
 		k &^= kTrain | kEpoch
 	}
-	if k&(kLoad|kBuild|kData) != 0 || k&kMake != 0 && k&kModel != 0 || k&kTrain != 0 && k&kEval != 0 {
+	if k&(kLoad|kBuild|kData) != 0 || k&kMake != 0 && k&(kModel|kFile) != 0 || k&kTrain != 0 && k&kEval != 0 {
 		return
 	}
 	purpose, strong := Phase(""), true

@@ -85,6 +85,7 @@ init | . <module>: sess.run(tf.global_variables_initializer()); tensorflow/pytho
 load | . <module>: saver.restore(sess, ckpt); tensorflow/python/training/saver.py restore
 forward | /w/train.py main; . train_step: state, loss = p_train_step(state, batch); jax/_src/traceback_util.py reraise_with_filtered_traceback; jax/_src/pjit.py cache_miss
 compile | /w/train.py main; jax/_src/traceback_util.py reraise_with_filtered_traceback; jax/_src/pjit.py cache_miss; jax/_src/interpreters/pxla.py compile; jax/_src/compiler.py backend_compile
+init | /w/train.py main: state = create_train_state(rng, config); . create_train_state
 init | /w/train.py main: params = model.init(rng, x)["params"]; flax/linen/module.py init
 sample | /w/gen.py main: out = generate(params, tokens); jax/_src/pjit.py cache_miss
 forward | /w/gaussian-splatting/train.py training: render_pkg = render(viewpoint_cam, gaussians, pipe, bg); /w/gaussian-splatting/gaussian_renderer/__init__.py render; CALL; . forward

@@ -131,6 +131,16 @@ var notes = []note{
 	{"backward", `.+`, say, false}, {"forward", `.+`, say, false}, {"optimizer", `.+`, say, false}, {"compil", `.+`, say, false},
 	{"推", `.+`, say, false}, {"验证", `.+`, say, false}, {"评估", `.+`, say, false}, {"評価", `.+`, say, false}, {"加载", `.+`, say, false}, {"inferenz", `.+`, say, false}, {"auswert", `.+`, say, false}, {"laden", `.+`, say, false},
 	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
+	{"-m ", `(?:python[\d.]*)\s+-m\s+([\w.]+)`, func(r *Run, m []string) {
+		if !strings.HasPrefix(m[1], "torch.distributed") { // which starts another
+			r.Script = cmp.Or(r.Script, strings.ReplaceAll(m[1], ".", "/"))
+		}
+	}, false},
+	{"$ ", `^\s*\$ ([\w-]+ [\w./-]+)`, func(r *Run, m []string) {
+		if !strings.HasPrefix(m[1], "python") {
+			r.Script = cmp.Or(r.Script, m[1])
+		}
+	}, false},
 	{".py", `(?m)(?:python[\d.]*|torchrun|launch|deepspeed)\b[^\n]*?\s(\S+\.py)\b`, func(r *Run, m []string) { r.Script = cmp.Or(r.Script, m[1]) }, false},
 	{"train.py ", `(?m)(?:python[\d.]*|torchrun|accelerate launch|deepspeed)\b[^\n]*?\S*train\S*\.py( [^\n]*)?$`, func(r *Run, m []string) { r.command(m[0], m[1]) }, false},
 }
