@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,9 +19,11 @@ func writeHelp(out *term.Stream, cmd *cobra.Command) {
 	if text == "" {
 		text = cmd.Short
 	}
-	for _, line := range paragraphs(text) {
-		for _, part := range term.Wrapped(line, out.Width) {
-			fmt.Fprintln(out, part)
+	for _, line := range paragraphs(strings.TrimSpace(text)) {
+		head := hanging.FindString(line)
+		indent := strings.Repeat(" ", len(head))
+		for i, part := range term.Wrapped(line[len(head):], out.Width-len(head)) {
+			fmt.Fprintln(out, []string{head, indent}[min(i, 1)]+part)
 		}
 	}
 	fmt.Fprintf(out, "\n%s\n  %s\n", out.Paint(term.Bold, "Usage"), useLine(cmd))
@@ -72,6 +75,9 @@ func writeHelp(out *term.Stream, cmd *cobra.Command) {
 		section(out, "Settings: "+g, groups[g])
 	}
 }
+
+// hanging is the first column of an indented line of two.
+var hanging = regexp.MustCompile(`^  \S+ {2,}`)
 
 // paragraphs joins the lines of a text that flow on, to be broken anew for the width there is. An empty line and one that
 // is indented stand for themselves.

@@ -100,7 +100,7 @@ func (p *planReport) native(c train.Candidate, n nativeTarget) {
 	p.Peak, p.Breakdown = n.peak(phase, c.Layout.Size), breakdown(ledger)
 	if p.verdict == "" {
 		p.device(n.Target, true)
-		p.verdict = fmt.Sprintf("takes %v, exactly %s bytes in one allocation", c.Layout.Size, count(int(c.Layout.Size)))
+		p.verdict = fmt.Sprintf("takes %v, exactly %s bytes in one allocation", c.Layout.Size, units.Count(int(c.Layout.Size)))
 	}
 	t := c.Layout.Trace()
 	var live units.Bytes

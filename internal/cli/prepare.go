@@ -91,7 +91,7 @@ func runPrepare(ctx context.Context, io *term.IO, o prepare.Options, json bool) 
 		return err
 	}
 	if res.Invalid > 0 {
-		fmt.Fprintf(io.Err, "%s bytes are not UTF-8: they were kept as they are\n", grouped(res.Invalid))
+		fmt.Fprintf(io.Err, "%s bytes are not UTF-8: they were kept as they are\n", units.Count(res.Invalid))
 	}
 	if json {
 		return writeJSON(io.Out, res)
@@ -103,7 +103,7 @@ func runPrepare(ctx context.Context, io *term.IO, o prepare.Options, json bool) 
 func showPrepared(io *term.IO, res *prepare.Result) error {
 	table := &term.Table{Columns: []term.Column{{Title: "file"}, {Title: "tokens", Align: term.Right}, {Title: "size", Align: term.Right}}}
 	for i, n := range []int64{res.TrainTokens, res.ValTokens} {
-		tokens := grouped(n)
+		tokens := units.Count(n)
 		if !io.Out.TTY {
 			tokens = strconv.FormatInt(n, 10)
 		}
@@ -118,7 +118,7 @@ func showPrepared(io *term.IO, res *prepare.Result) error {
 	}
 	how := fmt.Sprintf("val is the last %s of the text", percent(res.ValFraction))
 	if res.SplitBy == "document" {
-		how = fmt.Sprintf("val is %s of %s documents", percent(res.ValFraction), grouped(res.Documents))
+		how = fmt.Sprintf("val is %s of %s documents", percent(res.ValFraction), units.Count(res.Documents))
 	}
 	train := "snug train --dataset=" + quoted(filepath.Base(res.Out))
 	if dir := filepath.Dir(filepath.Clean(res.Out)); dir != "data" {
@@ -129,15 +129,6 @@ func showPrepared(io *term.IO, res *prepare.Result) error {
 }
 
 func percent(share float64) string { return strconv.FormatFloat(100*share, 'g', 3, 64) + "%" }
-
-// grouped prints n with a comma between thousands.
-func grouped(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
 
 // short prints n in three digits and a letter: "12.3M".
 func short(n int64) string {

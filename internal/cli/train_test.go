@@ -95,11 +95,3 @@ func TestAgainIsACommandLine(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
-
-func TestCount(t *testing.T) {
-	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 39641600: "39,641,600", -1234: "-1,234"} {
-		if got := count(n); got != want {
-			t.Errorf("%d prints as %s, want %s", n, got, want)
-		}
-	}
-}

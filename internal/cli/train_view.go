@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -48,8 +47,8 @@ func (v *trainView) plan() {
 	m, p, c, row := v.run.Step.Model, v.run.Step.Policy, &v.run.Config, v.row
 	row("device", "%s, %s", v.run.Device.Name, c.DType)
 	row("model", "%.2fM parameters: %d layers, %d heads, %d wide, block %d, vocabulary %d", float64(m.Params(true))/1e6, m.NLayer, m.NHead, m.NEmbd, m.BlockSize, m.VocabSize)
-	row("data", "%s: %s tokens to train on, %s to validate", filepath.Join(c.DataDir, c.Dataset), count(int(v.run.Set.Train.Len())), count(int(v.run.Set.Val.Len())))
-	batch := fmt.Sprintf("%s, %s tokens an iteration, %s at once", sequences(v.run.Step.Shape.Batch), count(v.run.Step.Shape.Batch*m.BlockSize), sequences(p.MicroBatch))
+	row("data", "%s: %s tokens to train on, %s to validate", filepath.Join(c.DataDir, c.Dataset), units.Count(int(v.run.Set.Train.Len())), units.Count(int(v.run.Set.Val.Len())))
+	batch := fmt.Sprintf("%s, %s tokens an iteration, %s at once", sequences(v.run.Step.Shape.Batch), units.Count(v.run.Step.Shape.Batch*m.BlockSize), sequences(p.MicroBatch))
 	if again := recomputed(v.run.Step); again != "" {
 		batch += ", recomputing " + again
 	}
@@ -87,7 +86,7 @@ func (v *trainView) memory() string {
 	for _, s := range ledger.ByCategory() {
 		parts = append(parts, fmt.Sprintf("%s %v", plural(s.Category), s.Held))
 	}
-	text := fmt.Sprintf("%v (%s bytes), taken once: %s", size, count(int(size)), strings.Join(parts, ", "))
+	text := fmt.Sprintf("%v (%s bytes), taken once: %s", size, units.Count(int(size)), strings.Join(parts, ", "))
 	if limit := v.run.Device.Limit; limit > 0 {
 		text += fmt.Sprintf("; the limit is %v", limit)
 	}
@@ -127,12 +126,12 @@ func (v *trainView) Iter(it train.Iter) error {
 	v.speed = 0.9*v.speed + 0.1*it.TokensPS
 	v.publish(time.Now())
 	if v.io.Err.TTY {
-		v.bar.Set(int64(it.Iter-v.first+1), fmt.Sprintf("iter %d  loss %.4f  %s tok/s", it.Iter, it.Loss, count(int(v.speed))))
+		v.bar.Set(int64(it.Iter-v.first+1), fmt.Sprintf("iter %d  loss %.4f  %s tok/s", it.Iter, it.Loss, units.Count(int(v.speed))))
 		return nil
 	}
 	if it.Iter%v.run.Config.LogInterval == 0 {
 		fmt.Fprintf(v.io.Err, "iter %d: loss %.4f, lr %.2e, norm %.3f, time %.2f ms, %s tok/s\n",
-			it.Iter, it.Loss, it.LR, it.GradNorm, it.Time.Seconds()*1e3, count(int(it.TokensPS)))
+			it.Iter, it.Loss, it.LR, it.GradNorm, it.Time.Seconds()*1e3, units.Count(int(it.TokensPS)))
 	}
 	return nil
 }
@@ -184,15 +183,6 @@ func (v *trainView) result() trainResult {
 	return r
 }
 
-// count prints n with commas between thousands.
-func count(n int) string {
-	s := strconv.Itoa(n)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
-
 // end draws the curve and shows the result.
 func (v *trainView) end() error {
 	c := &v.run.Config
@@ -208,8 +198,8 @@ func (v *trainView) end() error {
 	}
 	showCurve(v.io.Out, curve)
 	r := v.result()
-	fmt.Fprintf(v.io.Out, "%s iterations in %s, %s tok/s; %s bytes planned, %s taken\n", count(r.Iterations),
-		units.Duration(time.Duration(r.Seconds*float64(time.Second))), count(int(r.TokensPerS)), count(int(r.Planned)), count(int(r.Taken)))
+	fmt.Fprintf(v.io.Out, "%s iterations in %s, %s tok/s; %s bytes planned, %s taken\n", units.Count(r.Iterations),
+		units.Duration(time.Duration(r.Seconds*float64(time.Second))), units.Count(int(r.TokensPerS)), units.Count(int(r.Planned)), units.Count(int(r.Taken)))
 	fmt.Fprintf(v.io.Out, "loss curve in %s, every iteration in %s\n", filepath.Join(c.OutDir, metrics.CurveName), filepath.Join(c.OutDir, metrics.Name))
 	return nil
 }

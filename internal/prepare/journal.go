@@ -11,6 +11,7 @@ import (
 	"reflect"
 
 	"github.com/snugml/snug/internal/durable"
+	"github.com/snugml/snug/internal/units"
 )
 
 // workDir is the folder below the output in which a run keeps what is not complete.
@@ -86,7 +87,7 @@ func (j *journal) begin(want job, overwrite bool, note func(string)) (resumed bo
 	if err == nil && json.Unmarshal(raw, &old) == nil && reflect.DeepEqual(old.Job, want) && j.holds(old) {
 		j.state = old
 		if n := (old.Bytes[train] + old.Bytes[val]) / 2; n > 0 {
-			note(fmt.Sprintf("going on after %d tokens", n))
+			note(fmt.Sprintf("going on after %s tokens", units.Count(n)))
 		}
 		return true, j.openParts()
 	}

@@ -87,3 +87,11 @@ func FuzzBytes(f *testing.F) {
 		}
 	})
 }
+
+func TestCount(t *testing.T) {
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 39641600: "39,641,600", -1234: "-1,234", -123: "-123"} {
+		if got := Count(n); got != want {
+			t.Errorf("%d prints as %s, want %s", n, got, want)
+		}
+	}
+}
