@@ -104,6 +104,10 @@ func runTrain(ctx context.Context, io *term.IO, o trainOptions) error {
 	view.publish(time.Now())
 	err = run.Run(ctx)
 	view.close()
+	if errors.Is(err, train.ErrStopped) && run.Iter == view.first {
+		fmt.Fprintln(io.Err, "stopped before its first iteration: there was nothing to save")
+		return &exitError{code: ExitFailed}
+	}
 	if errors.Is(err, train.ErrStopped) {
 		fmt.Fprintf(io.Err, "stopped at iteration %d: go on with\n  %s --init_from=resume\n", run.Iter, o.again)
 		if _, err := view.draw(); err != nil {

@@ -65,6 +65,7 @@ type Loop struct {
 	Save func(p Progress, best bool) (*Saving, error)
 
 	Progress
+	first  int // the iteration that Run began with
 	x, y   []int32
 	one    [1]float32
 	queued queued
@@ -94,7 +95,7 @@ type Progress struct {
 // Start is the progress of a run that begins.
 func Start() Progress { return Progress{BestValLoss: 1e9, Evaluated: -1, Scale: Scaler{Scale: 1}} }
 
-// ErrStopped is returned when the context ended the run; the state was saved.
+// ErrStopped is returned when the context ended the run; the state was saved, unless the run had done no iteration.
 var ErrStopped = errors.New("stopped")
 
 // Run is nanoGPT's while True: evaluate and save every eval_interval, iterate, until iteration max_iters is done.
@@ -105,6 +106,7 @@ func (l *Loop) Run(ctx context.Context) (err error) {
 	l.x, l.y = make([]int32, most*T), make([]int32, most*T)
 	c := &l.Config
 	saved := l.Iter
+	l.first = l.Iter
 	if l.Iter > c.MaxIters && !c.EvalOnly {
 		return nil // a finished run was resumed
 	}
@@ -140,7 +142,8 @@ func (l *Loop) Run(ctx context.Context) (err error) {
 	}
 }
 
-// stop saves what there is when the run was asked to end.
+// stop saves what there is when the run was asked to end. A run that has done no iteration has nothing to save: the
+// checkpoint that its folder may hold is worth more.
 func (l *Loop) stop(err error) error {
 	if !errors.Is(err, context.Canceled) {
 		return err
@@ -148,8 +151,10 @@ func (l *Loop) stop(err error) error {
 	if err := l.settle(); err != nil {
 		return err
 	}
-	if err := l.save(false); err != nil {
-		return err
+	if l.Iter > l.first {
+		if err := l.save(false); err != nil {
+			return err
+		}
 	}
 	if err := l.saved(true); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -94,5 +95,40 @@ func TestInterruptKeepsTheBest(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(c.OutDir, LastDir)); !os.IsNotExist(err) {
 		t.Errorf("the old run's last state is still there: %v", err)
+	}
+}
+
+// A run that is stopped before it has done anything leaves the checkpoint of the run before where it is.
+func TestStopAtOnceKeepsTheCheckpoint(t *testing.T) {
+	c := tiny(t, nil)
+	if _, err := train(t, c, &recorder{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // twice, because the one before the last is kept too
+		d := device(1)
+		defer d.Exec.Close()
+		r, err := Prepare(c, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Start(&recorder{}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.Run(ctx); !errors.Is(err, ErrStopped) {
+			t.Errorf("error %v, want that it was stopped", err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	s, err := checkpoint.Load(c.OutDir, checkpoint.Everything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if s.IterNum != 11 {
+		t.Errorf("the checkpoint is of iteration %d, the finished run left 11", s.IterNum)
 	}
 }
