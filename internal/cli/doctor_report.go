@@ -77,7 +77,7 @@ func (w *writer) headline() string {
 	if !ok {
 		name = w.say("unknown_framework")
 	}
-	args := []any{"framework", name, "phase", w.say("phase." + string(w.d.Phase))}
+	args := []any{"framework", name, "phase", w.d.Where()}
 	switch {
 	case w.d.Failure.Kind == oom.Host && f.Tried != nil:
 		return w.say("problem.host_tried", append(args, "tried", *f.Tried)...)

@@ -25,6 +25,7 @@ type Diagnosis struct {
 	Others  int // further failures in the log
 	Run     *Run
 	Phase   Phase
+	Step    bool      // all that is known of the phase is that it is a training step's
 	Causes  []Finding // the likeliest first, never empty
 	Tensor  Tensor
 	Budget  Budget
@@ -40,6 +41,14 @@ type Diagnosis struct {
 // Cause is the likeliest cause.
 func (d *Diagnosis) Cause() Cause { return d.Causes[0].Cause }
 
+// Where is the phase in words.
+func (d *Diagnosis) Where() i18n.Message {
+	if d.Step {
+		return i18n.M("phase.step")
+	}
+	return d.Phase.words()
+}
+
 // Doubt is a figure of the log that the settings do not give.
 type Doubt struct {
 	What          string // tokens, parameters
@@ -52,21 +61,27 @@ func Diagnose(c Case) *Diagnosis {
 	if f == nil {
 		return nil
 	}
-	d := &Diagnosis{Failure: f, Others: len(c.Log.Failures) - 1, Run: &c.Log.Run, Phase: c.Log.Phase(), Budget: budget(f.Facts), Room: f.Facts.Room()}
+	d := &Diagnosis{Failure: f, Others: len(c.Log.Failures) - 1, Run: &c.Log.Run, Budget: budget(f.Facts), Room: f.Facts.Room()}
+	seen := c.Log.sight()
+	d.Phase, d.Step = seen.phase(), seen == sight{purpose: Forward}
+	where := d.Phase
+	if d.Step {
+		where = UnknownPhase
+	}
 	if conf, err := torch.ParseAllocConf(d.Run.AllocConf); err == nil {
 		d.Alloc = conf
 	}
 	d.base = d.simulate(c)
 	s := d.base
-	d.Tensor = name(f, d.Phase, s, d.Run)
+	d.Tensor = name(f, where, s, d.Run)
 	e := &evidence{Failure: f, run: d.Run, phase: c.Log.shown().phase(), told: d.Phase, budget: d.Budget, batch: batchSize(d.Run), limit: d.Room,
 		resuming: d.Run.Setting("init_from") == "resume" || c.Options.Resume}
 	if s != nil {
 		e.batch, e.static = c.Config.BatchSize, s.static()
 		if fail := s.limited.Failure; fail != nil {
-			e.fails, e.here = true, d.Phase.inPhase(fail.Phase, fail.Stage)
+			e.fails, e.here = true, where.inPhase(fail.Phase, fail.Stage)
 		}
-		if s.failsAs(f, d.Phase) {
+		if s.failsAs(f, where) {
 			d.Same = s.limited.Failure
 			d.Budget.Categories = s.limited.LedgerAtFailure().ByCategory()
 		}

@@ -14,7 +14,9 @@ type Log struct {
 // Phase is where the run failed. Each piece of evidence fills what the stronger ones before it leave open: the calls the
 // failure came through, after the graph's node or the engine that it names, the calls of other ranks, the progress shown last, the script
 // on the command line, and the words of the one who reports it.
-func (l *Log) Phase() Phase {
+func (l *Log) Phase() Phase { return l.sight().phase() }
+
+func (l *Log) sight() sight {
 	s := l.shown().or(told(l.Run.Title))
 	for _, f := range l.Failures {
 		s = s.or(told(f.Message))
@@ -26,7 +28,7 @@ func (l *Log) Phase() Phase {
 	if l.Run.Progress.Loaded {
 		s = s.or(sight{doing: Init}) // and nothing was shown after
 	}
-	return s.phase()
+	return s
 }
 
 // shown is what the log shows, the words of the one who reports it left out.
