@@ -89,9 +89,21 @@ func (c *compiler) forward() *compiledForward {
 	return f
 }
 
-// again says whether backward computes the first layernorm again from the embeddings, which are then kept. A batch of
-// one keeps its normalized value as every other layernorm does: the two embeddings would take twice as much.
-func (f *compiledForward) again() bool { return f.train && f.B > 1 }
+// again says whether backward computes the first layernorm again from the two embeddings, its mean and its deviation, which
+// are then kept; else its normalized value and deviation are, as every other layernorm's. The cheaper cut wins, where
+// keeping costs the bytes, times 1.1 for each operation between a value and backward, and double for a value that would
+// otherwise stay inside a kernel (get_node_weight in torch/_functorch/partitioners.py). Position embeddings are shared by
+// the batch, so small batches keep the normalized value.
+func (f *compiledForward) again() bool {
+	far := 1.1 * 1.1 * 1.1 // the additions and the subtraction that the embeddings are farther away
+	if f.dropout {
+		far *= 1.1 * 1.1
+	}
+	batch, row := float64(f.B), float64(f.C)
+	embeddings := far*(1+1/batch) + 2*1.1*1.1/row + 2/row
+	normalized := 2 + 2/row
+	return f.train && embeddings < normalized
+}
 
 // embed reads the embeddings.
 func (f *compiledForward) embed() *stream {

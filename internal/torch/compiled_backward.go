@@ -293,42 +293,50 @@ func (g *compiledBackward) firstNorm(n norm, dy gid, dx residual) {
 		outs: []gid{full}, ins: []gid{dy, dx.full, g.x, g.emb, g.input(f.embMask)}, changes: []gid{g.emb},
 		heirs: []heir{{full, []gid{dx.full}}},
 	}
-	zeroWte := gnode{name: "zero wte.grad", outs: []gid{g.emb}}
-	if !f.again() { // wpe's gradient has the stream's shape: the kernel adds to it as well
-		s := f.layers[0].ln1
-		dwpe := g.grad(g.gpt.wpe)
-		g.add(gnode{name: "zero wpe.grad", outs: []gid{dwpe}})
-		g.add(zeroWte)
-		node.ins = append(node.ins, g.input(s.xhat), g.input(s.scale), g.input(f.pos), dwpe)
-		node.changes = append(node.changes, dwpe)
-		g.normGrads(node, n, dy, g.input(s.xhat))
+	sums := g.normalized(&node, dy)
+	dwpe := g.grad(g.gpt.wpe)
+	zeroWpe := gnode{name: "zero wpe.grad", outs: []gid{dwpe}}
+	if g.B == 1 { // it has the stream's shape: the same kernel adds to it
+		g.add(zeroWpe)
+		node.ins, node.changes = append(node.ins, g.input(f.pos), dwpe), append(node.changes, dwpe)
+	}
+	g.add(gnode{name: "zero wte.grad", outs: []gid{g.emb}})
+	g.normGrads(node, n, sums...)
+	if g.B == 1 {
 		return
 	}
-	ln := []gid{g.input(f.tokEmb), g.input(f.posEmb), g.input(f.mean), g.input(f.rstd)}
-	sums := append([]gid{dy}, ln...)
-	switch masked := f.embMask != noBuf; {
-	case masked && g.mixedOrder(): // the normalized value by a kernel of its own
-		xhat := g.temp("h.0.ln_1.normalized", trace.Float32, g.B, g.T, g.C)
-		g.add(gnode{name: "normalize again", outs: []gid{xhat}, ins: append(ln, g.input(f.embMask)), heirs: []heir{{xhat, ln[:1]}}})
-		node.ins = append(node.ins, xhat, g.input(f.rstd))
-	case masked: // by the same kernel, for the sums
-		xhat := g.temp("h.0.ln_1.normalized", trace.Float32, g.B, g.T, g.C)
-		node.ins = append(node.ins, ln...)
-		node.outs = []gid{xhat, full}
-		node.heirs = append(node.heirs, heir{xhat, ln[:1]})
-		sums = []gid{dy, xhat}
-	default:
-		node.ins = append(node.ins, ln...)
-	}
-	g.add(zeroWte)
-	g.normGrads(node, n, sums...)
-	dwpe := g.grad(g.gpt.wpe)
-	g.add(gnode{name: "zero wpe.grad", outs: []gid{dwpe}})
+	g.add(zeroWpe)
 	wpe := gnode{name: "wpe.grad", ins: []gid{dwpe, full, g.input(f.pos)}, changes: []gid{dwpe}}
 	if g.B >= unrolled {
 		wpe.inner = int64(4 * g.T * g.C)
 	}
 	g.add(wpe)
+}
+
+// normalized gives node layer 0's ln_1 to read, and lists what the sums for its parameters read.
+func (g *compiledBackward) normalized(node *gnode, dy gid) []gid {
+	f := g.f
+	if !f.again() {
+		xhat := g.input(f.layers[0].ln1.xhat)
+		node.ins = append(node.ins, xhat, g.input(f.layers[0].ln1.scale))
+		return []gid{dy, xhat}
+	}
+	ln := []gid{g.input(f.tokEmb), g.input(f.posEmb), g.input(f.mean), g.input(f.rstd)}
+	if f.embMask == noBuf {
+		node.ins = append(node.ins, ln...)
+		return append([]gid{dy}, ln...)
+	}
+	xhat := g.temp("h.0.ln_1.normalized", trace.Float32, g.B, g.T, g.C)
+	inherits := heir{xhat, ln[:1]}
+	if g.mixedOrder() { // by a kernel of its own
+		g.add(gnode{name: "normalize again", outs: []gid{xhat}, ins: append(ln, g.input(f.embMask)), heirs: []heir{inherits}})
+		node.ins = append(node.ins, xhat, g.input(f.rstd))
+		return nil
+	}
+	node.ins = append(node.ins, ln...)
+	node.outs = append([]gid{xhat}, node.outs...)
+	node.heirs = append(node.heirs, inherits)
+	return []gid{dy, xhat}
 }
 
 // unrolled is the least number of terms that Inductor sums in a loop (unroll_reductions_threshold in
