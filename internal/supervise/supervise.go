@@ -8,6 +8,7 @@ package supervise
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -180,6 +181,9 @@ func (s *Supervisor) Run(ctx context.Context, first Setting, given *Prediction) 
 			s.Limit = facts.Limit
 		}
 		next, err := s.state.strategy.next(setting, facts)
+		if err == nil {
+			err = s.interruptedMeanwhile()
+		}
 		if err != nil {
 			sum.GaveUp = err.Error()
 			s.Say("not restarted: " + err.Error())
@@ -225,6 +229,21 @@ func (s *Supervisor) cannotRetry(attempts int) string {
 		return "interrupted"
 	}
 	return ""
+}
+
+// interruptedMeanwhile takes the signals that came while no trainer ran: one that ends is for snug itself then.
+func (s *Supervisor) interruptedMeanwhile() error {
+	for {
+		select {
+		case sig := <-s.Signals:
+			s.state.stopped = s.state.stopped || ends(sig)
+		default:
+			if s.state.interrupted(s.Streams) {
+				return errors.New("interrupted")
+			}
+			return nil
+		}
+	}
 }
 
 func (s *Supervisor) announce(restart int, next Setting, from Checkpoint) {

@@ -251,6 +251,19 @@ func TestSignalsPassThrough(t *testing.T) {
 	}
 }
 
+// Ctrl-C between two attempts reaches no trainer: there is no second one.
+func TestInterruptBetweenAttempts(t *testing.T) {
+	st := newStage(t, "start", 16, "--batch_size=64")
+	st.Explain = func(*oom.Log) []string {
+		st.signals <- syscall.SIGINT
+		return nil
+	}
+	sum := st.run(t)
+	if len(sum.Attempts) != 1 || sum.GaveUp != "interrupted" || sum.Exit != 1 {
+		t.Errorf("%d attempts, gave up %q, exit %d", len(sum.Attempts), sum.GaveUp, sum.Exit)
+	}
+}
+
 func TestLeftoversAreSwept(t *testing.T) {
 	st := newStage(t, "leaves a worker", 64, "--batch_size=128")
 	st.run(t)
