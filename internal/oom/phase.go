@@ -51,6 +51,7 @@ type walk struct {
 	library bool  // the call is of a library
 	noGrad  bool  // the next call is decorated with no_grad
 	without bool  // some call was
+	served  bool  // the program is one that only samples
 	loss    bool  // a loss was computed: nobody does who only samples
 }
 
@@ -76,8 +77,8 @@ func (t Traceback) sight() sight {
 			return sight{w.doing, purpose}
 		}
 	}
-	if w.without && w.inside {
-		return sight{w.doing, Sample}
+	if w.doing == Forward && (w.served || w.without && w.inside) {
+		return sight{Forward, Sample}
 	}
 	return sight{doing: w.doing}
 }
@@ -279,9 +280,7 @@ func (w *walk) file(path string) {
 		}
 		return
 	}
-	if read(path).has(kServe) {
-		w.perhaps = Sample
-	}
+	w.served = w.served || read(path).has(kServe)
 	switch n := read(strings.TrimSuffix(tail(path, 1), ".py")); {
 	case n.has(kTrain) && n.has(kEval):
 	case n.has(kEval):

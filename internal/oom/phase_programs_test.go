@@ -239,3 +239,29 @@ unknown | # Out of memory with dataset of 1M samples
 		}
 	}
 }
+
+// So does a sentence about the failure, where the title does not either.
+func TestPhaseBySentence(t *testing.T) {
+	for want, sentence := range cases(`
+eval | The training is fine. When it starts evaluating, it crashes.
+eval | The error occurs in validation after the first epoch.
+sample | It happens when I call model.generate() with a long prompt.
+backward | the problem occurs at loss.backward() every time
+optimizer | It fails at the optimizer step.
+load | I get this error when loading the model on my 3060.
+load | the script dies while loading checkpoint shards
+eval | I can train, but it fails during the evaluation phase
+sample | Running inference on a 3 minute clip gives the error below.
+unknown | I get this error when I start training.
+unknown | My GPU is a 3090 and I use pytorch 1.13. Please help.
+unknown | This issue occurs with batch size 1 as well.
+init | It fails when initializing the model.
+eval | Training works but the validation step runs out of memory.
+load | Loading the checkpoint takes all the memory of the GPU and crashes.
+`) {
+		l, err := Read(strings.NewReader("# Help needed\n\n" + sentence + "\n\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
+		if err != nil || l.Phase() != want {
+			t.Errorf("%s: %s, want %s; %v", sentence, l.Phase(), want, err)
+		}
+	}
+}

@@ -128,7 +128,7 @@ var notes = []note{
 	{"validat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"evaluat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"infer", `.+`, say, false}, {"generat", `.+`, say, false}, {"loading", `.+`, say, false}, {"validat", `.+`, say, false}, {"evaluat", `.+`, say, false},
-	{"backward", `.+`, say, false}, {"forward", `.+`, say, false}, {"optimizer", `.+`, say, false}, {"compil", `.+`, say, false},
+	{"backward", `.+`, say, false}, {"forward", `.+`, say, false}, {"optimizer", `.+`, say, false}, {"compil", `.+`, say, false}, {"initializ", `.+`, say, false},
 	{"推", `.+`, say, false}, {"验证", `.+`, say, false}, {"评估", `.+`, say, false}, {"評価", `.+`, say, false}, {"加载", `.+`, say, false}, {"inferenz", `.+`, say, false}, {"auswert", `.+`, say, false}, {"laden", `.+`, say, false},
 	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
 	{"-m ", `(?:python[\d.]*)\s+-m\s+([\w.]+)`, func(r *Run, m []string) {

@@ -39,7 +39,7 @@ const (
 )
 
 // toldExpr is a sentence's words for the failure and the phrase beside them that says when it happens.
-var toldExpr = lazy(`(?i)(?:out[ _-]*of[ _-]*mem+ory|\boom\b|\bmemory (?:error|leak|issue|problem|usage)|\bcrash\w*|\bkilled\b)[^.\n]{0,40}?\b(?:during|when|while|in|on|at|upon|for|before|doing|running)\b((?:[^\w.\n]+[\w.]+){1,5})|\b(?:during|when|while|in)\b((?:[^\w.\n]+[\w.]+){1,5})[^.\n]{0,40}?(?:out[ _-]*of[ _-]*mem+ory|\boom\b)`)
+var toldExpr = lazy(`(?i)(?:out[ _-]*of[ _-]*mem+ory|\boom\b|\bmemory (?:error|leak|issue|problem|usage)|\b(?:crash|fail|occur|happen|error|problem|issue|exception|die|stop)\w{0,3}\b|\bkilled\b)[^.\n]{0,40}?\b(?:during|when|while|in|on|at|upon|for|before|doing|running|with|inside|after calling|calling)\b((?:[^\w.\n]+[\w.]+){1,5})|\b(?:during|when|while|in|at)\b((?:[^\w.\n]+[\w.]+){1,5})[^.\n]{0,40}?(?:out[ _-]*of[ _-]*mem+ory|\boom\b|\b(?:crash|fail)\w{0,3}\b|\berror\b)`)
 
 // told is the phase that a sentence about the failure names.
 func told(text string) sight {
