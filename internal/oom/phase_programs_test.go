@@ -208,6 +208,10 @@ sample | # Demo crashes with out of memory
 sample | # vllm serve: CUDA out of memory
 sample | # Out of memory when generating 1024x1024 images
 sample | # text generation webui out of memory
+init | # vllm server fails to start: CUDA out of memory
+init | # OOM on startup with a 24 GB card
+init | # Out of memory when starting the API server
+unknown | # OOM when starting training
 unknown | # Finetune Llama 2 7B OOM on 24GB
 unknown | # OOM when fine-tuning with LoRA
 unknown | # Memory usage keeps growing until OOM

@@ -66,6 +66,9 @@ var pieces = map[string]string{
 	"Laden": "load model", "Auswert": "evaluation", "Inferenz": "inference", "Training": "train", "मूल्यांकन": "evaluation",
 }
 
+// startExpr is a program that does not come up.
+var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start|launch|boot)|\bstart-?up\b|\b(?:starting|launching) (?:the |up )?(?:\w+ )?(?:server|service|engine|api|webui|container)`)
+
 func translated(text string) string {
 	words := ""
 	for piece, word := range pieces {
@@ -78,6 +81,9 @@ func translated(text string) string {
 
 // titled is the phase that the words of a title name.
 func titled(title string) sight {
+	if startExpr().MatchString(title) {
+		return sight{doing: Init}
+	}
 	n := read(title + translated(title))
 	if phase := doing(n, n); phase != "" && (phase != Init || n.has(kBuild)) && (phase != Forward || n.has(kForward)) && !n.has(kTrain) {
 		return sight{doing: phase}
