@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -16,10 +17,28 @@ func freeMemory() units.Bytes {
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
 		free = memAvailable(text)
 	}
-	if limit, used := cgroupBytes("memory.max"), cgroupBytes("memory.current"); limit > 0 && used >= 0 && (free == 0 || limit-used < free) {
-		free = max(limit-used, 1)
+	if left, ok := groupAvailable("/sys/fs/cgroup"); ok && (free == 0 || left < free) {
+		free = max(left, 1)
 	}
 	return free
+}
+
+// groupAvailable is what a control group (version 2) leaves of its limit. Files' pages that were not used of late count as
+// used there, but are given up when memory is wanted. ok is false where there is no group, or none with a limit.
+func groupAvailable(dir string) (left units.Bytes, ok bool) {
+	limit, used := cgroupBytes(filepath.Join(dir, "memory.max")), cgroupBytes(filepath.Join(dir, "memory.current"))
+	if limit <= 0 || used < 0 {
+		return 0, false
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "memory.stat")); err == nil {
+		for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+			if n, ok := strings.CutPrefix(lines.Text(), "inactive_file "); ok {
+				idle, _ := strconv.ParseInt(n, 10, 64)
+				used -= min(used, units.Bytes(max(idle, 0)))
+			}
+		}
+	}
+	return limit - used, true
 }
 
 // memAvailable reads the kernel's own estimate of what can be taken without swapping.
@@ -34,9 +53,9 @@ func memAvailable(meminfo []byte) units.Bytes {
 	return 0
 }
 
-// cgroupBytes reads a number of version 2's control group; -1 where there is none ("max", version 1).
-func cgroupBytes(name string) units.Bytes {
-	text, err := os.ReadFile("/sys/fs/cgroup/" + name)
+// cgroupBytes reads a number of a control group; -1 where there is none ("max", version 1).
+func cgroupBytes(path string) units.Bytes {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return -1
 	}
