@@ -185,7 +185,7 @@ func (e *Executor) unload() error {
 		return nil
 	}
 	e.shot.finish()
-	err := errors.Join(e.drv.synchronize(e.stream), e.drv.free(e.arena), e.stage.close(), e.later.close(e.drv), e.shot.close(e.drv))
+	err := errors.Join(e.drv.synchronize(e.copied), e.drv.synchronize(e.stream), e.drv.free(e.arena), e.stage.close(), e.later.close(e.drv), e.shot.close(e.drv))
 	for _, p := range e.pieces {
 		err = errors.Join(err, e.drv.freeHost(p.host))
 	}
