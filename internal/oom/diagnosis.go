@@ -21,21 +21,22 @@ type Case struct {
 
 // Diagnosis is what a log's failure was, and why.
 type Diagnosis struct {
-	Failure *Failure
-	Others  int // further failures in the log
-	Run     *Run
-	Phase   Phase
-	Step    bool      // all that is known of the phase is that it is a training step's
-	Causes  []Finding // the likeliest first, never empty
-	Tensor  Tensor
-	Budget  Budget
-	Config  *config.Config // nil when the run's settings are not known
-	Doubts  []Doubt        // where the log contradicts the settings
-	Alloc   torch.AllocConf
-	Room    units.Bytes    // what PyTorch's allocator could have had; 0 unknown
-	Same    *torch.Failure // the simulated run's own failure, where it is the log's
-	Fixes   []Fix          // the best first
-	base    *simulation    // nil when the run is not simulated
+	Failure   *Failure
+	Others    int // further failures in the log
+	Run       *Run
+	Phase     Phase
+	Step      bool      // all that is known of the phase is that it is a training step's
+	Causes    []Finding // the likeliest first, never empty
+	Tensor    Tensor
+	Budget    Budget
+	Config    *config.Config // nil when the run's settings are not known
+	Doubts    []Doubt        // where the log contradicts the settings
+	Alloc     torch.AllocConf
+	Room      units.Bytes    // what PyTorch's allocator could have had; 0 unknown
+	Same      *torch.Failure // the simulated run's own failure, where it is the log's
+	Fixes     []Fix          // the best first
+	evalAlone bool           // only evaluation does not fit: with the smallest batch there it would
+	base      *simulation    // nil when the run is not simulated
 }
 
 // Cause is the likeliest cause.

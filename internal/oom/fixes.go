@@ -77,7 +77,7 @@ var remedies = []remedy{
 	}},
 	{kind: "lazy_data", cause: []Cause{HostMemory}},
 	{kind: "more_host", cause: []Cause{HostMemory}},
-	{kind: "eval_cpu", cause: []Cause{EvalLargerThanTrain, EvalWithoutNoGrad, BatchTooLarge}, when: evaluating, edit: evalOnCPU, trial: func(_ *Diagnosis, s *fit.Setup, _ *fit.Target) { s.Options.EvalBatch = 1 }},
+	{kind: "eval_cpu", cause: []Cause{EvalLargerThanTrain, EvalWithoutNoGrad, BatchTooLarge}, when: evaluating, edit: evalOnCPU},
 	{kind: "cpu", cause: []Cause{BatchTooLarge, ModelTooLarge}, when: func(d *Diagnosis) bool { return simulated(d) && d.Config.Device != "cpu" }, edit: onCPU},
 }
 
@@ -125,6 +125,7 @@ func evalOnCPU(d *Diagnosis, f *Fix) {
 	}
 	rate := 3 * cpuRate * cpuParameters / float64(max(1, parameters(d.base.trace)))
 	tokens := 2 * float64(d.Config.EvalIters) * float64(d.Config.BatchSize) * float64(d.Config.BlockSize)
+	f.EffectiveBatch, f.Fits = d.Config.EffectiveBatch(), &d.evalAlone
 	f.Effect = i18n.M("fix.eval_cpu.effect_time", "time", units.Duration(time.Duration(min(tokens/rate, 1e9)*float64(time.Second))), "tokens", int64(tokens))
 }
 
@@ -146,6 +147,7 @@ var preferred = []string{"micro_batch", "micro_batch_safe"}
 // be on, simulated where it can be. What fits comes first, then what is not known, then what is not enough.
 func (d *Diagnosis) fixes() []Fix {
 	all := d.suggestions()
+	d.evalAlone = slices.ContainsFunc(all, func(f Fix) bool { return f.Kind == string(fit.EvalBatch) })
 	order := make(map[string]int, len(all)+len(remedies))
 	for i, f := range all {
 		order[f.Kind] = i
