@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,6 +18,7 @@ import (
 func TestExample(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("SNUG_RUNS", t.TempDir())
+	t.Setenv("SNUG_NVML", filepath.Join(t.TempDir(), "none"))
 	var out, errs bytes.Buffer
 	io := &term.IO{Out: &term.Stream{Writer: &out, Width: 100}, Err: &term.Stream{Writer: &errs, Width: 100}, Env: os.Getenv}
 	o := trainOptions{config: config.Default()}
@@ -65,6 +67,7 @@ func TestRunIsPublished(t *testing.T) {
 	t.Chdir(t.TempDir())
 	dir := t.TempDir()
 	t.Setenv("SNUG_RUNS", dir)
+	t.Setenv("SNUG_NVML", filepath.Join(dir, "none"))
 	out, errs := &watcher{text: "step 0:", dir: dir}, &watcher{text: "iter 0:", dir: dir}
 	io := &term.IO{Out: &term.Stream{Writer: out, Width: 100}, Err: &term.Stream{Writer: errs, Width: 100}, Env: os.Getenv}
 	o := trainOptions{config: config.Default()}
