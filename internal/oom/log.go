@@ -59,11 +59,16 @@ func (l *Log) shown() sight {
 // nodeExpr is the operation of TensorFlow's graph that failed.
 var nodeExpr = lazy(`(?:\{\{node |\[\[[Nn]ode:? |\b[Oo]p u?'|\[Op:|op_name="|stack trace for ')([\w./:()-]+)`)
 
+// messagePhases are wordings that only one phase has.
+var messagePhases = map[string]Phase{"compile permanent error": Compile, "memory for the cache blocks": Init}
+
 // node is what a graph's operation is for: those of a backward pass are named so, and an optimizer's after it.
 func node(message string) sight {
 	var s sight
-	if strings.Contains(message, "compile permanent error") {
-		s.doing = Compile
+	for piece, phase := range messagePhases {
+		if strings.Contains(message, piece) {
+			s.doing = phase
+		}
 	}
 	m := nodeExpr().FindStringSubmatch(message)
 	if m == nil {

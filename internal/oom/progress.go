@@ -14,12 +14,14 @@ import (
 var (
 	iterExpr = lazy(`\biter (\d+): loss [^,]+, time:? ([\d.]+) ?ms`)
 	barExpr  = lazy(`(\d+)/(\d+) \[[\d:]+<[\d:?]+, *([\d.]+)?(s/it|it/s)?`)
-	// labelExpr is a bar under way and the name before it; taskExpr is mmcv's, which only evaluation draws.
+	// labelExpr is a bar under way and the name before it; taskExpr is mmcv's and YOLO's, which only evaluation draws, and rowExpr
+	// YOLO's of training.
 	labelExpr = lazy(`^[^%|]{0,80}?\b\d{1,2}%`)
 	fullExpr  = lazy(`(?i)^[^%|]{0,20}\bloading [^%|]{0,60}\b100%`)
-	taskExpr  = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s`)
+	taskExpr  = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s|\bmAP\S*\s*:\s*\d{1,2}%`)
+	rowExpr   = lazy(`^\s*\d+/\d+\s+[\d.]+G\s`)
 	// statusExpr is a line that begins with what the program is about to do, or an epoch's.
-	statusExpr = lazy(`(?i)^[\s*#=>]*(?:[*=-]{2,} )?((?:evaluating|validating|loading|generating|sampling|testing|training|(?:running|starting|start|begin) (?:validation|evaluation|inference|prediction|test|train))\w*\b[^\n%|]{0,60})$|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
+	statusExpr = lazy(`(?i)^[\s*#=>]*(?:[*=-]{2,} )?((?:evaluating|validating|loading|generating|sampling|testing|training|transcribing|predicting|(?:running|starting|start|begin) (?:validation|evaluation|inference|prediction|test|train))\w*\b[^\n%|]{0,60})$|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
 	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
 	memoryExpr = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )
@@ -67,13 +69,16 @@ func barPhase(line string) Phase {
 	if taskExpr().MatchString(line) {
 		return Eval
 	}
+	if rowExpr().MatchString(line) {
+		return Forward
+	}
 	return activity(read(labelExpr().FindString(line)))
 }
 
 // activity is what a label or a status line says is going on.
 func activity(n ident) Phase {
 	switch {
-	case n.has(kLoad) && n.has(kFile|kModel|kPerhaps) && !n.has(kData):
+	case n.has(kLoad) && n.has(kFile|kModel|kPerhaps) && !n.has(kData|kDataset):
 		return Load
 	case n.has(kEval):
 		return Eval

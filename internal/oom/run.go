@@ -72,6 +72,9 @@ func flag(get func(*Run) *bool) func(*Run, []string) {
 	return func(r *Run, _ []string) { *get(r) = true }
 }
 
+// state is what a program says that it was doing.
+func state(p Phase) func(*Run, []string) { return func(r *Run, _ []string) { r.Progress.Status = p } }
+
 // smiExpr is a card's row in nvidia-smi's table.
 const smiExpr = `\|\s+\d+\s+((?:NVIDIA |GeForce |Tesla |Quadro )[\w -]+?)\s+(?:On|Off|WDDM|TCC)\b`
 
@@ -119,7 +122,11 @@ var notes = []note{
 	{"geforce", smiExpr, smiName, false}, {"tesla", smiExpr, smiName, false}, {"nvidia a", smiExpr, smiName, false}, {"nvidia h", smiExpr, smiName, false},
 	{"cuda:0 (", `CUDA:0 \(([^,)]+)`, func(r *Run, m []string) { r.GPUName = m[1] }, false},
 	{"train loss ", `step \d+: train loss`, func(r *Run, _ []string) { r.Trainer = "nanogpt" }, false},
-	{"model failed to load", `(?m)^\s*Stable diffusion model failed to load`, func(r *Run, _ []string) { r.Progress.Status = Load }, false},
+	{"model failed to load", `(?m)^\s*Stable diffusion model failed to load`, state(Load), false},
+	{"failed to load model", `failed to load model`, state(Load), false},
+	{"kv_cache_init", `kv_cache_init`, state(Init), false}, {"failed to create", `failed to create (?:llama_)?context`, state(Init), false}, {"gallocr_reserve", `gallocr_reserve`, state(Init), false},
+	{"got prompt", `(?m)^\W*got prompt`, state(Sample), false}, {"error completing request", `Error completing request`, state(Sample), false},
+	{"output generated in", `Output generated in`, state(Sample), false},
 	{"memory leak", `(?i)memory leak`, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"increas", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"grow", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},

@@ -71,7 +71,7 @@ var vocabulary = map[kind]string{
 	kCompile:  "compile compiler codegen autotune benchmark bench lowering autotun* compil*",
 	kCompiler: "inductor dynamo triton xla compiler functorch jax autotuner aot",
 	kRun:      "run start call main advance execute iter loop __call__ do",
-	kData:     "dataloader loader collate sampler getitem fetch worker",
+	kData:     "dataloader loader collate sampler getitem fetch worker extension",
 	kDataset:  "dataset data",
 	kAfter:    "after end finish",
 	kSet:      "set assign",
