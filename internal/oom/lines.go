@@ -336,7 +336,7 @@ func (r *Reader) memory(line []byte) {
 	p := &r.run.Progress
 	p.memories++
 	r.lastMem = append(r.lastMem[:0], line[:min(len(line), 400)]...)
-	if due(p.memories) && r.open == nil {
+	if due(p.memories) {
 		p.memory(string(r.lastMem))
 	}
 }

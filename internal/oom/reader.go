@@ -165,7 +165,9 @@ func (r *Reader) Finish() *Log {
 	r.run.Progress.status(string(stripPrefix(r.lastState)))
 	r.run.Progress.Bar = barPhase(string(r.lastBar))
 	r.run.Progress.Loaded = r.run.Progress.Bar == "" && fullExpr().Match(r.lastBar)
-	r.run.Progress.memory(string(r.lastMem))
+	if !due(r.run.Progress.memories) {
+		r.run.Progress.memory(string(r.lastMem))
+	}
 	if len(r.failures) == 0 && r.former != nil {
 		return &Log{Failures: r.former.failures, Run: r.former.run, Lines: r.lines}
 	}
