@@ -4,7 +4,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # packages where goroutines meet: the race detector runs on these, and on the pool and the ops of cpu; but for tests of
 # tables and plans, which start no goroutine and take the detector long
 RACE        := bpe cuda data fit gpu prepare supervise train watch
-NORACE      := Match|Rates|Archives|PTX|SmallCards|Choose
+NORACE      := Match|Rates|Archives|PTX|SmallCards|Choose|Simulated|Replans|LossScale|SplitGives
 
 .PHONY: check test fmt vet static tidy race cross fuzz bench build gpu-bundle kernels
 
