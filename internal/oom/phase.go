@@ -121,7 +121,10 @@ func (w *walk) function(path string, f Frame) {
 	}
 	w.do(phase, n, true)
 	subject := f.Class
-	if w.library { // what a user's file is named for is weighed as the script
+	switch { // what a user's file is named for is weighed as the script
+	case w.library && n.alone(kRun):
+		subject += " " + tail(path, 1)
+	case w.library:
 		subject += " " + tail(path, 3)
 	}
 	w.why(n, read(subject), true)
@@ -133,6 +136,9 @@ func (w *walk) source(code, next string) {
 		if strings.Contains(code, s.code) {
 			w.do(s.phase, ident{}, false)
 		}
+	}
+	if words := read(code); strings.HasPrefix(code, "raise ") && words.has(kLoad) && words.has(kModel|kFile) {
+		w.do(Load, words, false) // the exception says what was tried
 	}
 	calls := callees(code)
 	if i := slices.IndexFunc(calls, func(c callee) bool { return c.name == next && !read(next).alone(kRun) }); i >= 0 {
@@ -173,7 +179,7 @@ func (w *walk) session(n ident) {
 // shows is doing with less trust in a library's words: it initialises and loads much that is no model.
 func (w *walk) shows(n, subject ident) Phase {
 	phase := doing(n, subject)
-	if w.library && (phase == Init && !n.has(kModel|kWarm) && !n.alone(kBuild|kMake) || phase == Load && !n.has(kFile|kModel) && !subject.has(kFile|kModel|kTorch)) {
+	if w.library && (phase == Init && !n.has(kModel|kWarm|kFile) && !n.alone(kBuild|kMake) || phase == Load && !n.has(kFile|kModel) && !subject.has(kFile|kModel|kTorch)) {
 		return ""
 	}
 	return phase

@@ -109,6 +109,59 @@ backward | fastai/learner.py fit_one_cycle; fastai/learner.py _do_one_batch: sel
 eval | fastai/learner.py fit; fastai/learner.py _do_epoch_validate; fastai/learner.py one_batch; CALL; . forward
 sample | /w/real_esrgan/inference_realesrgan.py main: output, _ = upsampler.enhance(img); realesrgan/utils.py enhance; realesrgan/utils.py process; CALL; . forward
 sample | /w/segment_anything/automatic_mask_generator.py generate; segment_anything/predictor.py set_image; CALL; . forward
+forward | /w/litgpt/finetune/lora.py fit: logits = model(input_ids, lm_head_chunk_size=128); CALL; lightning/fabric/wrappers.py forward; . forward
+eval | /w/litgpt/finetune/lora.py fit: val_loss = validate(fabric, model, val_dataloader, eval); torch/utils/_contextlib.py decorate_context; /w/litgpt/finetune/lora.py validate: logits = model(input_ids); CALL; . forward
+backward | /w/torchtune/recipes/full_finetune_single_device.py train: current_loss.backward(); torch/_tensor.py backward
+optimizer | /w/torchtune/recipes/full_finetune_distributed.py train: self._optimizer.step(); torch/optim/optimizer.py wrapper
+init | /w/torchtune/recipes/full_finetune_distributed.py setup: self._model = self._setup_model(; /w/torchtune/recipes/full_finetune_distributed.py _setup_model: training.shard_model(; torch/distributed/_composable/fsdp/fully_shard.py fully_shard
+load | /w/torchtune/recipes/lora_finetune_single_device.py setup: checkpoint_dict = self.load_checkpoint(cfg.checkpointer); torchtune/training/checkpointing/_checkpointer.py load_checkpoint; torchtune/training/checkpointing/_utils.py safe_torch_load
+forward | onmt/bin/train.py main; onmt/train_single.py main: trainer.train(; onmt/trainer.py train; onmt/trainer.py _gradient_accumulation: outputs, attns = self.model(src, tgt); CALL; onmt/models/model.py forward
+eval | onmt/trainer.py train: valid_stats = self.validate(valid_iter); onmt/trainer.py validate: outputs, attns = valid_model(src, tgt); CALL; . forward
+sample | onmt/bin/translate.py main; onmt/translate/translator.py translate; onmt/translate/translator.py _translate_batch_with_strategy; onmt/translate/translator.py _decode_and_generate; CALL; . forward
+backward | allennlp/commands/train.py train_model; allennlp/training/trainer.py train; allennlp/training/trainer.py _train_epoch: loss.backward()
+eval | allennlp/training/trainer.py train; allennlp/training/trainer.py _validation_loss; allennlp/training/trainer.py batch_outputs; CALL; . forward
+sample | allennlp/commands/predict.py _predict; allennlp/predictors/predictor.py predict_json; CALL; . forward
+forward | parlai/scripts/train_model.py train; parlai/core/torch_generator_agent.py train_step; parlai/core/torch_generator_agent.py compute_loss; CALL; . forward
+eval | parlai/scripts/train_model.py run_eval; parlai/core/torch_generator_agent.py eval_step; CALL; . forward
+forward | stable_baselines3/ppo/ppo.py learn; stable_baselines3/ppo/ppo.py train: values, log_prob, entropy = self.policy.evaluate_actions(obs, actions); stable_baselines3/common/policies.py evaluate_actions; CALL; . forward
+sample | stable_baselines3/common/on_policy_algorithm.py learn; stable_baselines3/common/on_policy_algorithm.py collect_rollouts; torch/utils/_contextlib.py decorate_context; stable_baselines3/common/policies.py predict; CALL; . forward
+forward | /w/stylegan2-ada-pytorch/train.py main; /w/stylegan2-ada-pytorch/training/training_loop.py training_loop: loss.accumulate_gradients(phase=phase.name); /w/stylegan2-ada-pytorch/training/loss.py accumulate_gradients; /w/stylegan2-ada-pytorch/training/loss.py run_G; CALL; . forward
+backward | /w/stylegan2-ada-pytorch/training/training_loop.py training_loop; /w/stylegan2-ada-pytorch/training/loss.py accumulate_gradients: loss_Gmain.mean().mul(gain).backward(); torch/_tensor.py backward
+eval | /w/stylegan2-ada-pytorch/training/training_loop.py training_loop: result_dict = metric_main.calc_metric(metric=metric, G=snapshot_data['G_ema']); /w/metrics/metric_main.py calc_metric; /w/metrics/frechet_inception_distance.py compute_fid; CALL; . forward
+forward | /w/pytorch-CycleGAN-and-pix2pix/train.py <module>: model.optimize_parameters(); /w/models/cycle_gan_model.py optimize_parameters: self.forward(); /w/models/cycle_gan_model.py forward: self.fake_B = self.netG_A(self.real_A); CALL; . forward
+backward | /w/pytorch-CycleGAN-and-pix2pix/train.py <module>: model.optimize_parameters(); /w/models/cycle_gan_model.py optimize_parameters: self.backward_G(); /w/models/cycle_gan_model.py backward_G: self.loss_G.backward()
+eval | /w/pytorch-CycleGAN-and-pix2pix/test.py <module>: model.test(); /w/models/base_model.py test: self.forward(); CALL; . forward
+init | /w/pytorch-CycleGAN-and-pix2pix/train.py <module>: model = create_model(opt); /w/models/__init__.py create_model: instance = model(opt); /w/models/cycle_gan_model.py __init__: self.netG_A = networks.define_G(; /w/models/networks.py init_net: net.to(gpu_ids[0]); torch/nn/modules/module.py to
+forward | /w/RAFT/train.py train: flow_predictions = model(image1, image2, iters=args.iters); CALL; . forward
+eval | /w/RAFT/train.py train: results.update(evaluate.validate_sintel(model.module)); torch/autograd/grad_mode.py decorate_context; /w/RAFT/evaluate.py validate_sintel; CALL; . forward
+sample | /w/RAFT/demo.py demo: flow_low, flow_up = model(image1, image2); CALL; . forward
+sample | /w/DeepFaceLab/main.py process_merge; /w/DeepFaceLab/mainscripts/Merger.py main: predictor_func(face); . predictor_func
+forward | /w/nerf-pytorch/run_nerf.py train: rgb, disp, acc, extras = render(H, W, K, chunk=args.chunk, rays=batch_rays); /w/nerf-pytorch/run_nerf.py render; /w/nerf-pytorch/run_nerf.py batchify_rays; /w/nerf-pytorch/run_nerf.py run_network; CALL; . forward
+forward | nerfstudio/scripts/train.py main; nerfstudio/engine/trainer.py train; nerfstudio/engine/trainer.py train_iteration; nerfstudio/pipelines/base_pipeline.py get_train_loss_dict; CALL; . forward
+eval | nerfstudio/engine/trainer.py train; nerfstudio/engine/trainer.py eval_iteration; nerfstudio/pipelines/base_pipeline.py get_eval_image_metrics_and_images; CALL; . forward
+forward | recbole/quick_start/quick_start.py run_recbole: best_valid_score, best_valid_result = trainer.fit(; recbole/trainer/trainer.py fit; recbole/trainer/trainer.py _train_epoch: losses = loss_func(interaction); recbole/model/general_recommender/lightgcn.py calculate_loss
+eval | recbole/trainer/trainer.py fit; recbole/trainer/trainer.py _valid_epoch; recbole/trainer/trainer.py evaluate; recbole/trainer/trainer.py _full_sort_batch_eval; recbole/model/general_recommender/lightgcn.py full_sort_predict
+forward | speechbrain/core.py fit; speechbrain/core.py _fit_train; speechbrain/core.py fit_batch: outputs = self.compute_forward(batch, Stage.TRAIN); /w/train.py compute_forward; CALL; . forward
+eval | speechbrain/core.py fit; speechbrain/core.py _fit_valid; speechbrain/core.py evaluate_batch; /w/train.py compute_forward; CALL; . forward
+backward | speechbrain/core.py fit; speechbrain/core.py fit_batch: self.scaler.scale(loss / self.grad_accumulation_factor).backward()
+forward | nemo/core/classes/modelPT.py fit; pytorch_lightning/strategies/strategy.py training_step; nemo/collections/asr/models/rnnt_models.py training_step: encoded, encoded_len = self.forward(; nemo/utils/model_utils.py wrap_training_step
+sample | nemo/collections/asr/models/rnnt_models.py transcribe; nemo/collections/asr/parts/mixins/transcription.py transcribe_generator; CALL; . forward
+forward | /w/maskrcnn-benchmark/tools/train_net.py train; maskrcnn_benchmark/engine/trainer.py do_train: loss_dict = model(images, targets); CALL; maskrcnn_benchmark/modeling/detector/generalized_rcnn.py forward
+eval | /w/maskrcnn-benchmark/tools/test_net.py main; maskrcnn_benchmark/engine/inference.py inference; maskrcnn_benchmark/engine/inference.py compute_on_dataset; CALL; . forward
+forward | /w/pysot/tools/train.py train: outputs = model(data); CALL; . forward
+sample | /w/pysot/tools/demo.py main: outputs = tracker.track(frame); /w/pysot/pysot/tracker/siamrpn_tracker.py track; CALL; . forward
+forward | /w/BERT-pytorch/main.py <module>: trainer.train(epoch); /w/BERT-pytorch/trainer/pretrain.py train; /w/BERT-pytorch/trainer/pretrain.py iteration: next_sent_output, mask_lm_output = self.model.forward(; CALL; . forward
+eval | /w/BERT-pytorch/main.py <module>: trainer.test(epoch); /w/BERT-pytorch/trainer/pretrain.py test; /w/BERT-pytorch/trainer/pretrain.py iteration; CALL; . forward
+forward | torch_geometric/nn/conv/gcn_conv.py forward; torch_geometric/nn/conv/message_passing.py propagate
+forward | /w/gat/train.py train: out = model(data.x, data.edge_index); CALL; . forward
+eval | /w/gat/train.py test: out = model(data.x, data.edge_index); torch/autograd/grad_mode.py decorate_context; CALL; . forward
+load | llama_cpp/llama.py __init__; llama_cpp/_internals.py __init__: raise ValueError(f"Failed to load model from file: {path_model}")
+load | exllamav2/model.py load_autosplit; exllamav2/model.py load_autosplit_gen; exllamav2/linear.py load
+forward | maxtext/train.py main; maxtext/train.py train_loop: state, metrics = p_train_step(state, example_batch, nextrng); jax/_src/pjit.py cache_miss
+init | maxtext/train.py setup_train_loop; maxtext/max_utils.py setup_training_state; maxtext/max_utils.py setup_initial_state
+sample | t5x/infer.py infer; t5x/models.py predict_batch; jax/_src/pjit.py cache_miss
+forward | tensor2tensor/bin/t2t_trainer.py main; tensor2tensor/utils/trainer_lib.py train_and_evaluate; tensorflow/python/estimator/estimator.py train; tensorflow/python/training/monitored_session.py run
+eval | tensorflow/python/estimator/estimator.py evaluate; tensorflow/python/training/evaluation.py _evaluate_once; tensorflow/python/training/monitored_session.py run
 `
 
 func TestPhaseOfPrograms(t *testing.T) {

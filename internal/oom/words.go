@@ -71,7 +71,7 @@ var vocabulary = map[kind]string{
 	kCompile:  "compile compiler codegen autotune benchmark bench lowering autotun* compil*",
 	kCompiler: "inductor dynamo triton xla compiler functorch jax autotuner aot",
 	kRun:      "run start call main advance execute iter loop __call__ do",
-	kData:     "dataloader loader collate sampler getitem fetch worker extension",
+	kData:     "dataloader loader collate sampler getitem fetch worker extension action",
 	kDataset:  "dataset data",
 	kAfter:    "after end finish",
 	kSet:      "set assign",
@@ -88,7 +88,7 @@ const nouns = "compiled trainer trained trainable generator detector validity in
 // idioms are frameworks' own names that their words do not tell.
 var idioms = map[kind]string{
 	kBuild | kModel: "get_model",
-	kEval:           "estimate_loss inference_on_dataset compute_metrics prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
+	kEval:           "estimate_loss inference_on_dataset compute_on_dataset compute_metrics compute_metric calc_metric calculate_metrics compute_fid calc_fid calculate_fid prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
 }
 
 // dictionary is the vocabulary as it is looked up.
