@@ -322,3 +322,40 @@ load | Loading the checkpoint takes all the memory of the GPU and crashes.
 		}
 	}
 }
+
+// Where there are no calls, the last thing that the program printed tells.
+func TestPhaseByLine(t *testing.T) {
+	for want, line := range cases(`
+eval | [Epoch 3] Validation: 12/50
+eval | Validating: 40%|████      | 4/10 [00:02<00:03,  1.71it/s]
+eval | ***** Running Evaluation *****
+forward | ***** Running training *****
+forward | Epoch 1/10
+forward | Epoch [1][50/7330]	lr: 1.978e-03, eta: 1 day, 8:01:41, time: 0.5
+forward | Train Epoch: 1 [0/60000 (0%)]	Loss: 2.30
+load | Loading pipeline components...:  43%|████▎     | 3/7 [00:01<00:01,  2.10it/s]
+load | Loading weights [6ce0161689] from /w/models/v1-5.safetensors
+load | => loading checkpoint 'runs/best.pth'
+load | INFO - loading model from out/last.ckpt
+load | Loading model ...
+sample | Generating: 10%|█         | 1/10 [00:02<00:20,  2.31s/it]
+sample | Sampling timesteps: 30%|███       | 15/50 [00:05<00:12,  2.8it/s]
+sample | Transcribing: 0%|          | 0/12 [00:00<?, ?it/s]
+eval | Testing DataLoader 0:   0%|          | 0/25 [00:00<?, ?it/s]
+eval | Sanity Checking DataLoader 0:   0%|          | 0/2 [00:00<?, ?it/s]
+sample | Predicting DataLoader 0:  12%|█▏        | 3/25 [00:01<00:07,  2.9it/s]
+unknown | Map:  12%|█▏        | 1200/10000 [00:01<00:07,  1200 examples/s]
+unknown | Downloading shards: 50%|█████     | 1/2 [00:30<00:30, 30.0s/it]
+unknown | Loading dataset from disk
+eval | 2024-01-02 10:11:12 INFO Start evaluating on the dev set
+forward | 2024-01-02 10:11:12 INFO Start training
+eval | Evaluating perplexity...
+compile | Compiling model with torch.compile...
+forward | Steps:   0%|          | 0/1000 [00:00<?, ?it/s]
+`) {
+		l, err := Read(strings.NewReader("some output\n" + line + "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
+		if err != nil || l.Phase() != want {
+			t.Errorf("%s: %s, want %s; %v", line, l.Phase(), want, err)
+		}
+	}
+}
