@@ -79,6 +79,8 @@ func (w *writer) headline() string {
 	}
 	args := []any{"framework", name, "phase", w.d.Where()}
 	switch {
+	case w.d.Failure.Announced():
+		return w.say("problem.announced", args...)
 	case w.d.Failure.Kind == oom.Host && f.Tried != nil:
 		return w.say("problem.host_tried", append(args, "tried", *f.Tried)...)
 	case w.d.Failure.Kind == oom.Host:

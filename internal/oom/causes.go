@@ -197,7 +197,7 @@ func hardlyOurs(e *evidence) (int, i18n.Message) {
 
 // bareError: the driver refused without a word about sizes, as it does when a context or a first buffer finds no room.
 func bareError(e *evidence) (int, i18n.Message) {
-	if e.Kind == Host || len(e.Sizes) > 0 || e.Device == "mps" || e.Facts.Framework == "tensorflow" || e.Facts.Framework == "jax" {
+	if e.Kind == Host || len(e.Sizes) > 0 || e.Announced() || e.Device == "mps" || e.Facts.Framework == "tensorflow" || e.Facts.Framework == "jax" {
 		return none()
 	}
 	weight := 42

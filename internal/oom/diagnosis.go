@@ -156,7 +156,7 @@ func (d *Diagnosis) Asks() []i18n.Message {
 	if len(d.Failure.Trace) == 0 {
 		asks = append(asks, i18n.M("ask.traceback"))
 	}
-	if d.Failure.Facts.Tried == nil && d.Failure.Kind == Device {
+	if d.Failure.Facts.Tried == nil && (d.Failure.Kind == Device || d.Failure.Announced()) {
 		asks = append(asks, i18n.M("ask.message"))
 	}
 	return asks

@@ -122,7 +122,7 @@ var dialects = []dialect{
 	{name: "torch-exception", anchor: "outofmemoryerror", guard: `(?i)(torch|cuda)[\w.]*OutOfMemoryError`, unless: `(?i)out of resource`, framework: "pytorch", kind: Device, clauses: torchClauses},
 	{name: "torch-notebook", anchor: "outofmemoryerror", guard: `OutOfMemoryError\s{3,}Traceback \(most recent call last\)`, framework: "pytorch", kind: Device},
 	{name: "exception-alone", anchor: "outofmemoryerror", guard: `(?m)^[#\s]*OutOfMemoryError:?[ \t]*$`, kind: Device},
-	{name: "title", anchor: "out of memory error", guard: `(?im)^[#\s]*(?:cuda )?out of memory error\b`, kind: Device},
+	{name: onlySaid, anchor: "out of memory error", guard: `(?im)^[#\s]*(?:cuda )?out of memory error\b`, kind: Device},
 	{name: "ray", anchor: "node running low on memory", device: "cpu", kind: Host},
 	{name: "dataloader-killed", anchor: "is killed by signal: killed", framework: "pytorch", device: "cpu", kind: Host},
 	{name: "dataloader-shm", anchor: "out of shared memory", guard: `(?i)worker|/dev/shm|bus error`, framework: "pytorch", device: "cpu", kind: Host},

@@ -22,13 +22,15 @@ const (
 	litChained
 	litEngine
 	litRaised
+	litException
+	litInterrupt
 	litCount
 )
 
 var structure = [litCount]string{
 	litTraceback: "traceback (most recent call last)", litFrameCode: "--> ", litFrameRich: "❱", litIter: "iter ",
 	litBar: "it/s", litBarSlow: "s/it", litBarTask: "task/s", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
-	litEngine: "autograd::engine", litRaised: "error: ",
+	litEngine: "autograd::engine", litRaised: "error", litException: "exception", litInterrupt: "interrupt",
 }
 
 // statusWords mark lines that may say what the program is doing.
@@ -69,7 +71,6 @@ var (
 	ansiExpr   = lazy("\x1b(?:\\[[0-9;:?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\-_])")
 	rankExpr   = lazy(`^(?:[\s>│|]|[\w.-]+: )*(?:\[(?:rank|default)(\d{1,5})\]:?|\[\d+,(\d{1,5})\]<std\w+>:|\([\w ]*rank=(\d{1,5}) pid=\d+\))`)
 	prefixExpr = lazy(`^(?:\s*(?:\[(?:rank|default)\d+\]:?|[\w.-]+: \[rank\d+\]:|\[\d+,\d+\]<std\w+>:|\([\w ]+(?:rank=\d+ )?pid=\d+\)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*Z?|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]|\d\d-\d\d \d\d:\d\d:\d\d|\[\w+\.py:\d+\]|(?:INFO|ERROR|WARNING|CRITICAL)\b[:\s]|[>│|]) ?)+`)
-	raisedExpr = lazy(`^[\w.>\[\]: ]*\b[A-Z]\w*Error: `)
 	bufferExpr = lazy(`empty_strided(?:_cuda)?\(\(([\d, ]+)\), \([\d, ]*\)(?:, device='\w+'[^,]*)?, (?:dtype=)?torch\.(\w+)`)
 )
 
@@ -289,7 +290,7 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 	switch lit {
 	case litTraceback:
 		r.close()
-		*s = stack{}
+		s.begin(line)
 	case litChained:
 		r.close()
 	case litFrameCode, litFrameRich:
@@ -301,8 +302,8 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 		}
 	case litEngine:
 		r.engine = true
-	case litRaised:
-		r.raised = r.raised || len(s.frames) > 0 && raisedExpr().Match(line)
+	case litRaised, litInterrupt, litException:
+		r.raised = s.raise(line) || r.raised
 	case litIter:
 		r.iters++
 		r.lastIter = append(r.lastIter[:0], line[:min(len(line), 200)]...)

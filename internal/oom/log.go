@@ -38,6 +38,9 @@ func (l *Log) shown() sight {
 		return sight{}
 	}
 	s := node(f.Message + " " + f.Below).or(f.Trace.sight())
+	if f.Kind != Host {
+		s = s.or(f.Trace.computing())
+	}
 	if l.engine {
 		s = s.or(sight{doing: Backward})
 	}

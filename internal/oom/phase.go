@@ -31,6 +31,9 @@ func (s sight) phase() Phase {
 func (s sight) or(o sight) sight {
 	switch {
 	case s.doing == "" && (s.purpose == "" || s.purpose == Forward || s.purpose == scripted): // training evaluates and loads, too
+		if s.purpose == Forward && o.purpose == scripted {
+			o.purpose = Forward
+		}
 		return sight{o.doing, cmp.Or(o.purpose, s.purpose)}
 	case s.doing == Forward && s.purpose == "":
 		s.purpose = o.purpose
@@ -52,6 +55,7 @@ type walk struct {
 	noGrad  bool  // the next call is decorated with no_grad
 	without bool  // some call was
 	served  bool  // the program is one that only samples
+	names   Phase // by the names in the user's source lines
 	loss    bool  // a loss was computed: nobody does who only samples
 }
 
@@ -67,10 +71,16 @@ func (t Traceback) sight() sight {
 		if i+1 < len(t) {
 			next = t[i+1].Func
 		}
+		if next == "" && i == len(t)-1 {
+			f.Code = completed(f.Code, read(tail(f.Path, 2)))
+		}
 		w.frame(f, next)
 	}
 	if w.loss && w.script == Sample {
 		w.script = ""
+	}
+	if w.names != "" && w.doing == Forward && w.purpose != Sample {
+		w.purpose = w.names
 	}
 	for _, purpose := range []Phase{w.purpose, w.script, w.perhaps, w.inner} {
 		if purpose != "" {
@@ -102,6 +112,9 @@ func (w *walk) frame(f Frame, next string) {
 	w.file(path)
 	w.function(path, f)
 	w.noGrad = false
+	if !w.library && !w.inside && evaluates(f.Code) {
+		w.names = Eval
+	}
 	w.source(f.Code, next)
 }
 
@@ -116,7 +129,7 @@ func (w *walk) function(path string, f Frame) {
 	}
 	n := read(f.Func)
 	phase := w.shows(n, read(f.Class+" "+tail(path, 3)))
-	if phase == "" && w.doing == "" && n.kind&^(kMake|kPerhaps|kModel|kLayer) == 0 && read(tail(path, 2)).has(kLayer) {
+	if phase == "" && w.doing == "" && n.kind&^(kMake|kPerhaps|kModel|kLayer|kCompute|kTensor|kThing) == 0 && read(tail(path, 2)).has(kLayer) {
 		phase = Forward // a model's file, and nothing else to do with it
 	}
 	w.do(phase, n, true)
@@ -157,6 +170,10 @@ func (w *walk) source(code, next string) {
 			phase = Init
 		case n.alone(kModel):
 			phase = Forward
+		default:
+			var k kind
+			phase, k = c.updates(n)
+			n.kind |= k
 		}
 		w.do(phase, n, false)
 		w.why(n, subject, false)
@@ -270,6 +287,9 @@ func (w *walk) why(n, subject ident, function bool) {
 		return
 	}
 	w.purpose = purpose
+	if function && purpose == Forward {
+		w.names = ""
+	}
 	if function && !w.firm && (w.doing == Init || w.doing == Load || w.doing == Optimizer) {
 		w.doing = ""
 	}

@@ -5,7 +5,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // Limits that bound what a Reader keeps, whatever it is fed.
@@ -140,7 +139,7 @@ func (r *Reader) endLine(counted bool) {
 	if counted {
 		r.lines++
 	}
-	if r.title == "" {
+	if r.title == "" || r.heading(r.line) {
 		r.title = string(bytes.TrimSpace(r.line[:min(len(r.line), maxCode)]))
 	}
 	if n := len(r.line); n > 0 && r.line[n-1] != '^' && r.line[n-1] != '~' { // such only point at the line above
@@ -172,8 +171,8 @@ func (r *Reader) Finish() *Log {
 		return &Log{Failures: r.former.failures, Run: r.former.run, Lines: r.lines}
 	}
 	r.run.Title = r.title
-	if len(r.failures) == 0 && !r.raised {
-		r.failures = announced(r.title, r.loose())
+	if len(r.failures) == 0 {
+		r.failures = r.announced()
 	}
 	l := &Log{Failures: r.failures, Run: r.run, Lines: r.lines, loose: r.loose(), engine: r.engine}
 	if f := l.Failure(); f != nil && len(f.Trace) == 0 {
@@ -186,32 +185,25 @@ func (r *Reader) Finish() *Log {
 	return l
 }
 
-// titleExpr is a memory failure as people write it.
-var titleExpr = lazy(`(?i)out[ _-]?of[ _-]?(?:the )?(?:\w+ )?mem+ory|\boom\b`)
-
-// announced is the failure that a report's title names, where its message is cut off or left out.
-func announced(title string, calls []Traceback) []*Failure {
-	if len(calls) == 0 && !strings.HasPrefix(title, "# ") || !titleExpr().MatchString(title) {
-		return nil
-	}
-	f := &Failure{Dialect: "title", Kind: Device, Message: title, Line: 1}
-	if len(calls) > 0 {
-		f.Trace = calls[0]
-	}
-	f.Facts.Framework = voice(f)
-	return []*Failure{f}
-}
-
 // loose are calls that no message followed, of the lowest rank first.
 func (r *Reader) loose() []Traceback {
 	var all []Traceback
-	for _, rank := range slices.Sorted(maps.Keys(r.stacks)) {
-		if s := r.stacks[rank]; len(s.frames) > 0 && !s.spent {
+	for _, s := range r.ranks() {
+		if len(s.frames) > 0 && !s.spent {
 			all = append(all, s.frames)
 		}
 	}
 	if len(r.unused) > 0 {
 		all = append(all, r.unused)
+	}
+	return all
+}
+
+// ranks are the tracebacks that are being printed, of the lowest rank first.
+func (r *Reader) ranks() []*stack {
+	var all []*stack
+	for _, rank := range slices.Sorted(maps.Keys(r.stacks)) {
+		all = append(all, r.stacks[rank])
 	}
 	return all
 }

@@ -127,12 +127,25 @@ func TestReaderPieces(t *testing.T) {
 	}
 }
 
+const (
+	traceHead = "Traceback (most recent call last):\n"
+	cutCalls  = traceHead + "  File \"train.py\", line 3, in <module>\n    main()\n  File \"train.py\", line 9, in main\n"
+)
+
 // What is cut, absurd or no failure gives no number.
 func TestReaderInventsNothing(t *testing.T) {
 	for log, want := range map[string]string{
 		"": "none", "\x00\x01\xff\xfe": "none", "iter 1: loss 2.1, time 3ms\n": "none",
-		"If you run into CUDA memory trouble, use a smaller batch.\n":                                   "none",
-		"triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072\n":      "none",
+		"If you run into CUDA memory trouble, use a smaller batch.\n":                              "none",
+		"triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072\n": "none",
+		cutCalls + "    loss.backw":                              "none",
+		"# trained OOM-free\n" + cutCalls + "ValueError: 3\n":    "none",
+		"# PPO OOM\n" + cutCalls + "ValueError: 3 is no shape\n": "none",
+		"I got OOM\n" + cutCalls + "KeyboardInterrupt\n":         "none",
+		"ValueError    Traceback (most recent call last)\n" + strings.TrimPrefix(cutCalls, traceHead) + "\nIt is out of memory\n": "none",
+		"To avoid OOM use fewer workers\n" + cutCalls:                                                   "none",
+		"out of memory, I think\n" + cutCalls + "    loss.backw":                                        `{}`,
+		"# PPO OOM\n" + cutCalls + "ValueError: 3\n" + cutCalls + "    loss.":                           `{}`,
 		"Skilled workers killed the task\n":                                                             "none",
 		"RuntimeError: CUDA out of memory. Tried to allocate 2":                                         `{"framework":"pytorch"}`,
 		"RuntimeError: CUDA out of memory. Tried to allocate 2.00 Gi":                                   `{"framework":"pytorch"}`,

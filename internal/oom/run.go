@@ -127,6 +127,8 @@ var notes = []note{
 	{"kv_cache_init", `kv_cache_init`, state(Init), false}, {"failed to create", `failed to create (?:llama_)?context`, state(Init), false}, {"gallocr_reserve", `gallocr_reserve`, state(Init), false},
 	{"got prompt", `(?m)^\W*got prompt`, state(Sample), false}, {"error completing request", `Error completing request`, state(Sample), false},
 	{"output generated in", `Output generated in`, state(Sample), false},
+	{"oom", `.+`, mention, false}, {"memory", `.+`, mention, false}, {"vram", `.+`, mention, false}, {"显存", `.+`, mention, false}, {"内存", `.+`, mention, false},
+	{"メモリ", `.+`, mention, false}, {"speicher", `.+`, mention, false}, {"메모리", `.+`, mention, false}, {"मेमोरी", `.+`, mention, false}, {"moire", `.+`, mention, false}, {"memoria", `.+`, mention, false},
 	{"memory leak", `(?i)memory leak`, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"increas", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"grow", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// callee is a call written in a source line, and what it is called on.
+// callee is a call written in a source line, what it is called on and what is passed to it, as far as the line goes.
 type callee struct {
-	name, object string
+	name, object, args string
 }
 
 // touches are calls that are often the first to need the card.
@@ -61,9 +61,40 @@ func callees(code string) []callee {
 				break
 			}
 		}
-		found = append(found, callee{code[start:i], code[object:start]})
+		found = append(found, callee{code[start:i], code[object:start], passed(code[i+1:])})
 	}
 	return found
+}
+
+// passed is a call's arguments: all up to its bracket, or to the end of the line.
+func passed(rest string) string {
+	depth := 1
+	for i := range len(rest) {
+		switch rest[i] {
+		case '(', '[', '{':
+			depth++
+		case ')', ']', '}':
+			if depth--; depth == 0 {
+				return rest[:i]
+			}
+		}
+	}
+	return rest
+}
+
+// updates takes update(…) by what it is handed: gradients are an optimizer's, an optimizer or its state a training step's.
+func (c callee) updates(n ident) (Phase, kind) {
+	if !n.alone(kStep) {
+		return "", 0
+	}
+	first, _, _ := strings.Cut(c.args, ",")
+	switch args := read(c.args); {
+	case c.object != "" && read(first).has(kGrad):
+		return Optimizer, 0
+	case args.has(kOptim | kGrad | kLoss):
+		return "", kEpoch
+	}
+	return "", 0
 }
 
 // library reports whether a file is not the user's own.

@@ -9,6 +9,8 @@ type stack struct {
 	frames   Traceback
 	wantCode bool // the source line of the last call comes next
 	spent    bool // its exception was printed: the next call starts another traceback
+	raised   bool // so it was, as an exception of its own line
+	other    bool // the head names one that memory does not raise
 }
 
 // push adds the calls printed in a line; above is the line above it.
@@ -17,7 +19,7 @@ func (s *stack) push(form callForm, line string, above []byte) bool {
 	if len(frames) == 0 {
 		return false
 	}
-	if s.spent {
+	if s.spent || s.raised && len(s.frames) > 0 {
 		*s = stack{}
 	}
 	s.lost(above)
@@ -44,14 +46,19 @@ func (s *stack) code(line string) {
 var contextExpr = lazy(`^\d+(?:\s|│|$)`)
 
 // lostExpr is a line of code: what is left of a call whose own line was cut off.
-var lostExpr = lazy(`^\s*(?:\w{5,6} )?[\w.\[\]'", ]*(?:= *)?[\w.\[\]'"]+\((?:.*\))?,?\s*(?:#.*)?$`)
+var lostExpr = lazy(`^\s*(?:\w{5,6} )?[\w.\[\]'", ]*(?:= *)?[\w.\[\]'"]+\((?:.*\))?,?\s*(?:#.*)?$|^\s*(?:[\w.\[\], ]+ = |return ).*(?:\w\(| @ )`)
+
+// hostExpr is a machine's name before each line it printed.
+var hostExpr = lazy(`^[\w.-]+:\s+`)
 
 // lost keeps the line above the first call, where it is the source line of an outer one.
 func (s *stack) lost(line []byte) {
 	if len(s.frames) > 0 || s.spent || len(line) == 0 {
 		return
 	}
-	if line = stripPrefix(line); lostExpr().Match(line) {
+	line = stripPrefix(line)
+	line = line[len(hostExpr().Find(line)):]
+	if lostExpr().Match(line) {
 		s.frames = s.frames.push(Frame{Code: strings.TrimSpace(string(line))})
 	}
 }

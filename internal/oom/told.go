@@ -2,6 +2,7 @@ package oom
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/snugml/snug/internal/i18n"
@@ -11,6 +12,7 @@ import (
 // Told is what a report's own words say of the failure, beside what the program printed: people paste both. It weighs
 // less than numbers, never becomes a fact, and a phase only where nothing else shows one.
 type Told struct {
+	Memory   bool  // memory ran out
 	Leak     bool  // memory grows while it runs
 	Late     bool  // it fails after some epochs or steps
 	Resume   bool  // it happens on resuming
@@ -21,12 +23,18 @@ type Told struct {
 
 // say keeps the first sentence that names a phase.
 func say(r *Run, m []string) {
-	if r.Told.Phase == (sight{}) {
+	if r.Told.Phase == (sight{}) && speaks(m[0]) {
 		r.Told.Phase = told(m[0])
 		if r.Told.Phase == (sight{}) && memoryWords().MatchString(m[0]) {
 			r.Told.Phase = titled(translated(m[0]))
 		}
 	}
+}
+
+// speaks is a quick look whether a sentence may be about the failure.
+func speaks(text string) bool {
+	text = strings.ToLower(text)
+	return slices.ContainsFunc([]string{"memory", "memmory", "oom", "crash", "killed", "error", "fail", "happen", "occur", "die", "stop", "exception", "problem", "issue", "vram", "显存", "内存", "メモリ", "speicher", "मेमोरी"}, func(w string) bool { return strings.Contains(text, w) })
 }
 
 func tell(get func(*Told) *bool) func(*Run, []string) {
@@ -48,8 +56,31 @@ func told(text string) sight {
 			return s
 		}
 	}
+	if s := called(text); s != (sight{}) {
+		return s
+	}
 	for _, m := range toldExpr().FindAllStringSubmatch(text, 8) {
 		if s := titled(m[1] + m[2]); s != (sight{}) {
+			return s
+		}
+	}
+	return sight{}
+}
+
+// calledExpr is a call that a sentence names as what was being done: "when calling `model.cuda()`".
+var calledExpr = lazy("(?i)\\b(?:calls?|calling|called|do(?:ing)?|run(?:ning)?|during|in|at|on|when|while|after|line)(?: the| to| just| i)*\\s+[`'\"*]*([\\w.\\[\\]()]*\\.?\\w+\\([^()\n]{0,80}\\))")
+
+// called is what such a call shows. What is moved and not named is the model.
+func called(text string) sight {
+	if !titleExpr().MatchString(text) || adviceExpr().MatchString(text) {
+		return sight{}
+	}
+	for _, m := range calledExpr().FindAllStringSubmatch(text, 8) {
+		code := m[1]
+		if code[0] == '.' {
+			code = "model" + code
+		}
+		if s := (Traceback{{Code: code}}).sight(); s != (sight{}) {
 			return s
 		}
 	}

@@ -43,6 +43,9 @@ const (
 	kServe   // a server, a page, or a library that only asks models
 	kPage    // a script that people talk to
 	kTorch
+	kCompute // an operation on tensors
+	kTensor  // makes or reads a tensor, as anything does
+	kThing   // what people evaluate: labels_val, test_loader
 )
 
 // vocabulary is the one table of words. A word stands for its plural too; what ends in "*" is the beginning of a word.
@@ -57,7 +60,7 @@ var vocabulary = map[kind]string{
 	kLoss:     "loss losses criterion",
 	kGrad:     "grad gradient",
 	kStep:     "step update unscale",
-	kOptim:    "optimizer optim opt optimiser scaler deepspeed adam adamw sgd lamb lars lion adafactor adagrad rmsprop radam prodigy muon shampoo novograd adan adam8bit adamw8bit bitsandbytes lbfgs optim* adamw* adam*",
+	kOptim:    "optimizer optim opt optimiser scaler deepspeed adam adamw sgd lamb lars lion adafactor adagrad rmsprop optax radam prodigy muon shampoo novograd adan adam8bit adamw8bit bitsandbytes lbfgs optim* adamw* adam*",
 	kClip:     "clip",
 	kLoad:     "load restore resume deserialize load* reload",
 	kFrom:     "from",
@@ -80,6 +83,10 @@ var vocabulary = map[kind]string{
 	kServe:    "gradio fastapi uvicorn flask streamlit starlette aiohttp celery cog langchain vllm sglang lmdeploy comfy webui invokeai fooocus koboldai",
 	kPage:     "app api cli",
 	kTorch:    "torch th",
+	kCompute: "softmax matmul bmm mm addmm baddbmm einsum conv linear relu gelu silu sigmoid tanh cat concat concatenate stack norm layernorm batchnorm groupnorm attention attn dropout embedding interpolate pad gather scatter " +
+		"repeat expand transpose permute contiguous reshape cumsum cdist exp mul normalize activation pool proj mlp ffn head layer block fc entropy",
+	kTensor: "zeros ones empty rand randn randint tensor full arange eye numpy item print len range list dict open astype array",
+	kThing:  "acc accuracy pred out output logit data loader dataloader dataset batch set label input img image target gt score feature feat text iter emb ids",
 }
 
 // nouns are words that a stem would take for something they are not.

@@ -1,0 +1,95 @@
+package oom
+
+import (
+	"bytes"
+	"strings"
+)
+
+// A report may hold a failure without its message: the paste ends inside the traceback, or the title is all there is. It is
+// read as a failure that gives no number, where somebody says that memory ran out and no other exception is shown.
+
+// onlySaid is the name of the wording of such a failure.
+const onlySaid = "title"
+
+// Announced reports whether f is only spoken of: its message is missing.
+func (f *Failure) Announced() bool { return f.Dialect == onlySaid }
+
+// spoken is how people say that memory ran out; those of hosts speak of the machine's own.
+var (
+	spoken = strings.Join([]string{
+		`out[ _-]?of[ _-]?(?:the )?(?:\w+ )?(?:mem+ory|vram)`, `\booms?\b`, `\boom-?(?:ed|ing)\b`, `\bmemory (?:error|overflow)`,
+		`(?:not enough|insufficient|exceeds?) (?:\w+ )?(?:memory|vram)\b`,
+		`显存(?:不足|不够|溢出|爆|超)`, `爆(?:了)?显存`, `GPU ?メモリ(?:が)?不足`, `メモリ(?:が)?(?:不足|足りな)`, `(?:zu wenig|kein|nicht gen[uü]g\w*) \w*speicher`, `speicher (?:reicht nicht|ist voll|geht aus)`,
+		`메모리 ?부족`, `m[ée]moire insuffisante`, `memoria insuficiente`, `मेमोरी (?:खत्म|समाप्त|कम|की कमी)`, hosts,
+	}, "|")
+	hosts = `(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher`
+
+	titleExpr  = lazy(`(?i)` + spoken)
+	hostsExpr  = lazy(`(?i)` + hosts)
+	adviceExpr = lazy(`(?i)\b(?:if|avoid\w*|prevent\w*|in case of|reduce|may|might|could|can|should|without|no|fix(?:es|ed)?|against)\b[^.\n]{0,40}(?:` + spoken + `)`)
+)
+
+// mention keeps that a sentence says so; advice against it is none.
+func mention(r *Run, m []string) {
+	if !r.Told.Memory && titleExpr().MatchString(m[0]) && !adviceExpr().MatchString(m[0]) {
+		r.Told.Memory = true
+	}
+}
+
+var (
+	// raisedExpr is an exception's own line: what a traceback ends with.
+	raisedExpr = lazy(`^[\w.>\[\]: ]*\b[A-Z]\w*(?:Error|Exception): |^[\w.]*\b[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Iteration)\s*$`)
+	// headExpr is the exception that a notebook names above its calls, and anyExpr those of them that memory may raise.
+	headExpr = lazy(`^\W*([\w.]*(?:Error|Exception|Interrupt))\s+Traceback \(most recent`)
+	anyExpr  = lazy(`OutOfMemory|Memory|Runtime|Exhausted|Internal|Accelerator|CUDA|Xla`)
+)
+
+// raise takes a line that may be an exception's.
+func (s *stack) raise(line []byte) bool {
+	if len(s.frames) == 0 || !raisedExpr().Match(line) && !raisedExpr().Match(bytes.TrimSpace(stripPrefix(line))) {
+		return false
+	}
+	s.raised = true
+	return true
+}
+
+// begin starts a traceback at its head.
+func (s *stack) begin(line []byte) {
+	*s = stack{}
+	if m := headExpr().FindSubmatch(line); m != nil {
+		s.other = !anyExpr().Match(m[1])
+	}
+}
+
+// heading reports whether a line among a report's first is its title.
+func (r *Reader) heading(line []byte) bool {
+	const first = 6
+	return r.lines <= first && r.config == 0 && bytes.HasPrefix(line, []byte("# ")) && !strings.HasPrefix(r.title, "# ")
+}
+
+// announced is the failure that a report's title or its sentences name, where its message is cut off or left out.
+func (r *Reader) announced() []*Failure {
+	var calls []Traceback
+	for _, s := range r.ranks() {
+		if len(s.frames) > 0 && !s.raised && !s.other {
+			calls = append(calls, s.frames)
+		}
+	}
+	heads := strings.HasPrefix(r.title, "# ")
+	titled := titleExpr().MatchString(r.title) && (heads || !adviceExpr().MatchString(r.title))
+	switch {
+	case len(calls) > 0 && (titled || r.run.Told.Memory):
+	case titled && heads && !r.raised:
+	default:
+		return nil
+	}
+	f := &Failure{Dialect: onlySaid, Kind: Device, Message: r.title, Line: 1}
+	if hostsExpr().MatchString(r.title) {
+		f.Kind = Host
+	}
+	if len(calls) > 0 {
+		f.Trace = calls[0]
+	}
+	f.Facts.Framework = voice(f)
+	return []*Failure{f}
+}
