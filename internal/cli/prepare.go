@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"strconv"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -59,7 +56,7 @@ func runPrepare(ctx context.Context, io *term.IO, o prepare.Options, json bool) 
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilStopped(ctx)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
 	var bar *term.Progress

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os/signal"
-	"syscall"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -87,7 +85,7 @@ type watchReport struct {
 
 // streamWatch prints a line of JSON an interval, until interrupted. A look that fails is a line too: a log has no gaps.
 func streamWatch(ctx context.Context, io *term.IO, o watchOptions, src watch.Source, state *watch.State) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := untilStopped(ctx)
 	defer stop()
 	encoder := json.NewEncoder(io.Out)
 	encoder.SetEscapeHTML(false)

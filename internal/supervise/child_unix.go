@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -18,9 +19,11 @@ import (
 
 const ptySupported = true
 
-// Forwarded are the signals that go on to the trainer.
+// Forwarded are the signals that go on to the trainer. What snug was started to ignore (nohup, a job in the background of
+// a script) it and the trainer ignore.
 func Forwarded() []os.Signal {
-	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+	all := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+	return slices.DeleteFunc(all, signal.Ignored)
 }
 
 // KeepOnBrokenPipe makes a write to a closed stdout or stderr an error, where it would end this process: the trainer meets
