@@ -17,13 +17,22 @@ func (f *Failure) Announced() bool { return f.Dialect == onlySaid }
 // spoken is how people say that memory ran out; those of hosts speak of the machine's own.
 var (
 	spoken = strings.Join([]string{
-		`out[ _-]?of[ _-]?(?:the )?(?:\w+ )?(?:mem+ory|vram)`, `\booms?\b`, `\boom-?(?:ed|ing)\b`, `\bmemory (?:error|overflow)`,
+		`out[ _-]?of[ _-]?(?:the )?(?:\w+ )?(?:mem+ory|vram)`, `\booms?\b`, `\boom-?(?:ed|ing)\b`, `\bmemory (?:error|overflow)`, `\black of (?:\w+ )?(?:memory|vram)\b`,
 		`(?:not enough|insufficient|exceeds?) (?:\w+ )?(?:memory|vram)\b`,
 		`显存(?:不足|不够|溢出|爆|超)`, `爆(?:了)?显存`, `GPU ?メモリ(?:が)?不足`, `メモリ(?:が)?(?:不足|足りな)`, `(?:zu wenig|kein|nicht gen[uü]g\w*) \w*speicher`, `speicher (?:reicht nicht|ist voll|geht aus)`,
 		`메모리 ?부족`, `m[ée]moire insuffisante`, `memoria insuficiente`, `मेमोरी (?:खत्म|समाप्त|कम|की कमी)`, hosts,
 	}, "|")
 	hosts = `(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher`
 
+	// trouble may be another's than running out: it takes a cut traceback beside it.
+	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit)`
+	// claims are a reporter's own words for what happened.
+	claims = `\b(?:gets?|got|getting|gives?|encounter\w*|hit|hits|faced?|facing|receiv\w+|r[ua]n(?:ning|s)?|throws?|raises?|crash\w*|fails?|met|meet|caus\w+|occurs?|happens?|报|报错|出现|导致)\b?[^.\n]{0,40}(?:` + spoken + `)`
+
+	// changeExpr is the title of a change, which tells of no failure.
+	changeExpr = lazy(`(?i)^# (?:\[[^\]]*\] *|\w+: *)?(?:fix|add|avoid|prevent|handle|reduce|improve|support|update|doc)\w*\b`)
+	claimExpr  = lazy(`(?i)` + claims)
+	cutExpr    = lazy(`(?i)` + spoken + `|` + trouble)
 	titleExpr  = lazy(`(?i)` + spoken)
 	hostsExpr  = lazy(`(?i)` + hosts)
 	adviceExpr = lazy(`(?i)\b(?:if|avoid\w*|prevent\w*|in case of|reduce|may|might|could|can|should|without|no|fix(?:es|ed)?|against)\b[^.\n]{0,40}(?:` + spoken + `)`)
@@ -31,9 +40,10 @@ var (
 
 // mention keeps that a sentence says so; advice against it is none.
 func mention(r *Run, m []string) {
-	if !r.Told.Memory && titleExpr().MatchString(m[0]) && !adviceExpr().MatchString(m[0]) {
-		r.Told.Memory = true
+	if r.Told.Claim || !titleExpr().MatchString(m[0]) || adviceExpr().MatchString(m[0]) {
+		return
 	}
+	r.Told.Memory, r.Told.Claim = true, claimExpr().MatchString(m[0])
 }
 
 var (
@@ -78,8 +88,8 @@ func (r *Reader) announced() []*Failure {
 	heads := strings.HasPrefix(r.title, "# ")
 	titled := titleExpr().MatchString(r.title) && (heads || !adviceExpr().MatchString(r.title))
 	switch {
-	case len(calls) > 0 && (titled || r.run.Told.Memory):
-	case titled && heads && !r.raised:
+	case len(calls) > 0 && (titled || r.run.Told.Memory || heads && cutExpr().MatchString(r.title)):
+	case heads && !r.raised && !changeExpr().MatchString(r.title) && (titled || r.run.Told.Claim):
 	default:
 		return nil
 	}

@@ -8,8 +8,12 @@ import (
 // A source line shows more than the calls in it: what its names are for, what it was about to call when the paste
 // ended, and, where nothing else is known, that something was being computed.
 
-// evaluates reports whether a line's own names say so (labels_val, x_test), and none says training. A mask that is valid does not.
+// evaluates reports whether a line's own names say so (labels_val, x_test), and none says training. A mask that is valid
+// does not, and what is predicted is evaluated only where the result's name says it.
 func evaluates(code string) bool {
+	if target, _, assigned := strings.Cut(code, " = "); assigned && read(code).has(kSample) {
+		code = target
+	}
 	found := false
 	for _, name := range strings.FieldsFunc(code, func(c rune) bool { return c >= 0x80 || !word(byte(c)) }) {
 		n := read(name)
@@ -25,10 +29,12 @@ func evaluates(code string) bool {
 // endings are what a line that was cut inside a name can only go on with: of several, the first is meant.
 var endings = []struct {
 	object kind // what the name belongs to; 0 is anything
+	word   string
 	rest   string
 }{
-	{kLoss, "backward()"}, {kOptim, "scale(loss).backward()"}, {kOptim, "step()"}, {0, "backward()"}, {0, "loss'].backward()"}, {0, `loss"].backward()`},
-	{kModel, "cuda()"}, {0, "from_pretrained()"}, {0, "load_state_dict()"}, {0, "generate()"}, {0, "forward()"}, {0, "evaluate()"}, {0, "training_step()"}, {0, "train_step()"}, {0, "validation_step()"},
+	{kLoss, "", "backward()"}, {kOptim, "scaler", "scale(loss).backward()"}, {kOptim, "", "step()"}, {0, "", "backward()"}, {0, "", "loss'].backward()"}, {0, "", `loss"].backward()`},
+	{kModel, "", "cuda()"}, {0, "", "from_pretrained()"}, {0, "", "load_state_dict()"}, {0, "", "generate()"}, {0, "", "forward()"}, {0, "", "evaluate()"},
+	{0, "", "training_step()"}, {0, "", "train_step()"}, {0, "", "validation_step()"},
 }
 
 // completed is a source line with the name it was cut in written out, where that is clear enough.
@@ -47,6 +53,9 @@ func completed(code string, path ident) string {
 	for _, e := range endings {
 		quoted := strings.IndexAny(e.rest, `'"`)
 		if !strings.HasPrefix(e.rest, begun) || e.object != 0 && !object.has(e.object) || e.object == 0 && len(begun) < 4 && !key {
+			continue
+		}
+		if e.word != "" && !slices.Contains(object.words, e.word) {
 			continue
 		}
 		if key != (quoted > 0) || key && (e.rest[quoted] != code[at-1] || !path.has(kOptim)) {

@@ -79,7 +79,7 @@ func (t Traceback) sight() sight {
 	if w.loss && w.script == Sample {
 		w.script = ""
 	}
-	if w.names != "" && w.doing == Forward && w.purpose != Sample {
+	if w.names != "" && (w.doing == Forward || w.doing == "" && w.purpose == Sample) {
 		w.purpose = w.names
 	}
 	for _, purpose := range []Phase{w.purpose, w.script, w.perhaps, w.inner} {
@@ -112,7 +112,7 @@ func (w *walk) frame(f Frame, next string) {
 	w.file(path)
 	w.function(path, f)
 	w.noGrad = false
-	if !w.library && !w.inside && evaluates(f.Code) {
+	if !w.library && !w.inside && w.purpose != Sample && evaluates(f.Code) {
 		w.names = Eval
 	}
 	w.source(f.Code, next)
@@ -129,7 +129,7 @@ func (w *walk) function(path string, f Frame) {
 	}
 	n := read(f.Func)
 	phase := w.shows(n, read(f.Class+" "+tail(path, 3)))
-	if phase == "" && w.doing == "" && n.kind&^(kMake|kPerhaps|kModel|kLayer|kCompute|kTensor|kThing) == 0 && read(tail(path, 2)).has(kLayer) {
+	if phase == "" && w.doing == "" && n.kind&^(kMake|kPerhaps|kModel|kLayer|kCompute|kTensor|kThing) == 0 && read(tail(path, 2)).has(kLayer|kCompute) {
 		phase = Forward // a model's file, and nothing else to do with it
 	}
 	w.do(phase, n, true)
@@ -168,7 +168,7 @@ func (w *walk) source(code, next string) {
 		case phase != "":
 		case n.alone(kMove) && subject.ends(kModel):
 			phase = Init
-		case n.alone(kModel):
+		case n.alone(kModel), c.ownFunction():
 			phase = Forward
 		default:
 			var k kind
@@ -283,11 +283,12 @@ func (w *walk) why(n, subject ident, function bool) {
 	case w.inside && !(function && n.has(kStep)): // validation_step runs inside of what spreads it over the cards
 		w.inner = purpose
 		return
-	case w.purpose == Eval && purpose == Sample, w.purpose != "" && !strong:
+	case w.purpose == Eval && purpose == Sample, w.purpose != "" && !strong,
+		w.purpose == Sample && w.library && slices.Equal(n.words, []string{"eval"}): // of the model, as llama.cpp calls it
 		return
 	}
 	w.purpose = purpose
-	if function && purpose == Forward {
+	if function && (purpose == Forward || purpose == Sample && !w.library) {
 		w.names = ""
 	}
 	if function && !w.firm && (w.doing == Init || w.doing == Load || w.doing == Optimizer) {

@@ -245,7 +245,7 @@ eval | # OOM on evaluation
 eval | # Running out of memory at validation step
 eval | # Memory leak during evaluation
 eval | # GPU memory error in the eval loop
-unknown | # CUDA out of memory in the middle of training
+forward | # CUDA out of memory in the middle of training
 unknown | # Out of memory error
 unknown | # RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB
 backward | # OOM in backward pass with gradient checkpointing

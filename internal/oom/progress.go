@@ -21,7 +21,7 @@ var (
 	taskExpr  = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s|\bmAP\S*\s*:\s*\d{1,2}%`)
 	rowExpr   = lazy(`^\s*\d+/\d+\s+[\d.]+G\s`)
 	// statusExpr is a line that begins with what the program is about to do, or an epoch's.
-	statusExpr = lazy(`(?i)^[\s*#=>]*(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|transcribing|predicting|(?:running|starting|start|begin) (?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
+	statusExpr = lazy(`(?i)^[\s*#=>]*(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|transcribing|predicting|(?:running|starting|start|begin) (?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
 	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
 	memoryExpr = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )

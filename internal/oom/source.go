@@ -20,6 +20,11 @@ func (c callee) touchesCard() bool {
 // runsGraph reports a TensorFlow session's run: its arguments tell what for.
 func (c callee) runsGraph() bool { return c.name == "run" && strings.Contains(c.object, "sess") }
 
+// ownFunction reports the call of a function with a backward of its own: GSpMM.apply(…).
+func (c callee) ownFunction() bool {
+	return c.name == "apply" && constructs(strings.TrimSuffix(c.object, ".")+"(")
+}
+
 func (c callee) constructs() bool { return constructs(c.name + "(") }
 
 // constructs reports whether a class is called: Net(…).

@@ -37,6 +37,9 @@ func (s *stack) code(line string) {
 		return
 	}
 	s.wantCode = false
+	if m := codeExpr().FindStringSubmatch(line); m != nil { // the arrow of a long number is short
+		line = m[1]
+	}
 	if f := &s.frames[len(s.frames)-1]; f.Code == "" {
 		f.Code = line[:min(len(line), maxCode)]
 	}

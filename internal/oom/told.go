@@ -13,6 +13,7 @@ import (
 // less than numbers, never becomes a fact, and a phase only where nothing else shows one.
 type Told struct {
 	Memory   bool  // memory ran out
+	Claim    bool  // and it did so to the reporter
 	Leak     bool  // memory grows while it runs
 	Late     bool  // it fails after some epochs or steps
 	Resume   bool  // it happens on resuming
@@ -23,13 +24,24 @@ type Told struct {
 
 // say keeps the first sentence that names a phase.
 func say(r *Run, m []string) {
-	if r.Told.Phase == (sight{}) && speaks(m[0]) {
-		r.Told.Phase = told(m[0])
-		if r.Told.Phase == (sight{}) && memoryWords().MatchString(m[0]) {
-			r.Told.Phase = titled(translated(m[0]))
-		}
+	if r.Told.Phase.phase() != UnknownPhase && r.Told.Phase != inTraining || !speaks(m[0]) {
+		return
 	}
+	s := told(m[0])
+	if s == (sight{}) && memoryWords().MatchString(m[0]) {
+		s = titled(translated(m[0]))
+	}
+	if s == (sight{}) && trainingExpr().MatchString(m[0]) {
+		s = inTraining
+	}
+	r.Told.Phase = r.Told.Phase.or(s)
 }
+
+// inTraining is all that many a sentence says. Anything else says more.
+var inTraining = sight{purpose: Forward}
+
+// trainingExpr says it; when training, or starting it, fails may be before its first step.
+var trainingExpr = lazy(`(?i)(?:memory|\boom\b|error|crash\w*|fail\w*|occurs?|happens?)\b[^.\n]{0,40}\b(?:during|while|in the middle of)\s+(?:(?:the|i|am|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?train(?:ing)?(?:\s|[,;:!?)]|\.\s|\.?$)|训练(?:时|的时候|过程|中|到)|学習中`)
 
 // speaks is a quick look whether a sentence may be about the failure.
 func speaks(text string) bool {
@@ -110,12 +122,15 @@ func translated(text string) string {
 	return words
 }
 
+// setupExpr is a setup that somebody has, not one that is done.
+var setupExpr = lazy(`(?i)\bsetup\b`)
+
 // titled is the phase that the words of a title name.
 func titled(title string) sight {
 	if startExpr().MatchString(title) {
 		return sight{doing: Init}
 	}
-	n := read(title + translated(title))
+	n := read(setupExpr().ReplaceAllString(title, "") + translated(title))
 	if phase := doing(n, n); phase != "" && (phase != Init || n.has(kBuild)) && (phase != Forward || n.has(kForward)) && !n.has(kTrain) {
 		return sight{doing: phase}
 	}

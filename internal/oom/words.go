@@ -95,6 +95,7 @@ const nouns = "compiled trainer trained trainable generator detector validity in
 // idioms are frameworks' own names that their words do not tell.
 var idioms = map[kind]string{
 	kBuild | kModel: "get_model",
+	kTrain:          "lr_find lr_finder",
 	kEval:           "estimate_loss inference_on_dataset compute_on_dataset compute_metrics compute_metric calc_metric calculate_metrics compute_fid calc_fid calculate_fid prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
 }
 
