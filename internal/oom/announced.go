@@ -25,7 +25,7 @@ var (
 	hosts = `(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher`
 
 	// trouble may be another's than running out: it takes a cut traceback beside it.
-	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit)`
+	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit)|\berror\b[^.\n]{0,40}\bmemory\b`
 	// claims are a reporter's own words for what happened.
 	claims = `\b(?:gets?|got|getting|gives?|encounter\w*|hit|hits|faced?|facing|receiv\w+|r[ua]n(?:ning|s)?|throws?|raises?|crash\w*|fails?|met|meet|caus\w+|occurs?|happens?|报|报错|出现|导致)\b?[^.\n]{0,40}(?:` + spoken + `)`
 
@@ -51,16 +51,24 @@ var (
 	raisedExpr = lazy(`^[\w.>\[\]: ]*\b[A-Z]\w*(?:Error|Exception): |^[\w.]*\b[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Iteration)\s*$`)
 	// headExpr is the exception that a notebook names above its calls, and anyExpr those of them that memory may raise.
 	headExpr = lazy(`^\W*([\w.]*(?:Error|Exception|Interrupt))\s+Traceback \(most recent`)
-	anyExpr  = lazy(`OutOfMemory|Memory|Runtime|Exhausted|Internal|Accelerator|CUDA|Xla`)
+	// otherExpr are a program's own mistakes: what led to them did not lead to a failure of memory.
+	otherExpr = lazy(`\b(?:Attribute|Key|Type|Value|Name|Index|Assertion|FileNotFound|ModuleNotFound|Import|UnboundLocal)Error\b|KeyboardInterrupt`)
+	anyExpr   = lazy(`OutOfMemory|Memory|Runtime|Exhausted|Internal|Accelerator|CUDA|Xla`)
 )
 
 // raise takes a line that may be an exception's.
-func (s *stack) raise(line []byte) bool {
+func (s *stack) raise(line []byte, at int64) bool {
 	if len(s.frames) == 0 || !raisedExpr().Match(line) && !raisedExpr().Match(bytes.TrimSpace(stripPrefix(line))) {
 		return false
 	}
-	s.raised = true
+	s.line, s.raised, s.other = at, true, s.other || otherExpr().Match(line)
 	return true
+}
+
+// over reports whether a message so far below is not of these calls: another exception ended them.
+func (s *stack) over(at int64) bool {
+	const wrapped = 3 // lines that a message may be spread over
+	return s.raised && s.other && at-s.line > wrapped
 }
 
 // begin starts a traceback at its head.

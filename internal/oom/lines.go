@@ -303,7 +303,7 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 	case litEngine:
 		r.engine = true
 	case litRaised, litInterrupt, litException:
-		r.raised = s.raise(line) || r.raised
+		r.raised = s.raise(line, r.lines) || r.raised
 	case litIter:
 		r.iters++
 		r.lastIter = append(r.lastIter[:0], line[:min(len(line), 200)]...)

@@ -41,6 +41,8 @@ func (l *Log) shown() sight {
 	if f.Kind != Host {
 		s = s.or(f.Trace.computing())
 	}
+	says := announcing(f.Message)
+	s = s.or(says)
 	if l.engine {
 		s = s.or(sight{doing: Backward})
 	}
@@ -52,7 +54,10 @@ func (l *Log) shown() sight {
 	for _, t := range l.loose {
 		s = s.or(t.sight())
 	}
-	s = s.or(l.Run.Progress.sight()).or(Traceback{{Path: l.Run.Script}}.sight())
+	if says == (sight{}) { // or else what it did next
+		s = s.or(l.Run.Progress.sight())
+	}
+	s = s.or(Traceback{{Path: l.Run.Script}}.sight())
 	if f.Kind == Host && s.purpose == Forward {
 		s.purpose = scripted // the machine's memory fills up beside the step
 	}

@@ -33,7 +33,7 @@ func (r *Reader) anchor(line []byte, h hit, rank *int, s *stack, anchored int) i
 	r.close()
 	start := max(0, h.end-len(dialects[h.literal].anchor)-before)
 	r.open = &pending{rules: []int{h.literal}, line: r.lines + 1, lines: 1, rank: rank}
-	if !s.spent {
+	if !s.spent && !s.over(r.lines) {
 		r.open.trace = slices.Clone(s.frames)
 		s.spent = len(s.frames) > 0
 	}

@@ -64,6 +64,18 @@ func (p *Progress) status(line string) {
 	}
 }
 
+// announcingExpr is what a program says it was doing when it prints a failure.
+var announcingExpr = lazy(`(?i)\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):`)
+
+// announcing is what a message says so of itself.
+func announcing(message string) sight {
+	var p Progress
+	if m := announcingExpr().FindStringSubmatch(message); m != nil {
+		p.Status = activity(read(m[1]))
+	}
+	return p.sight()
+}
+
 // barPhase is what a progress bar is of, "" where it does not say or is full.
 func barPhase(line string) Phase {
 	if taskExpr().MatchString(line) {

@@ -189,7 +189,7 @@ func (r *Reader) Finish() *Log {
 func (r *Reader) loose() []Traceback {
 	var all []Traceback
 	for _, s := range r.ranks() {
-		if len(s.frames) > 0 && !s.spent {
+		if len(s.frames) > 0 && !s.spent && !(s.raised && s.other) {
 			all = append(all, s.frames)
 		}
 	}

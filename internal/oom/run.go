@@ -138,7 +138,7 @@ var notes = []note{
 	{"evaluat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"train", `.+`, say, false}, {"tun", `.+`, say, false}, {"训练", `.+`, say, false}, {"学習", `.+`, say, false}, {"infer", `.+`, say, false}, {"generat", `.+`, say, false}, {"loading", `.+`, say, false}, {"validat", `.+`, say, false}, {"evaluat", `.+`, say, false},
 	{"backward", `.+`, say, false}, {"forward", `.+`, say, false}, {"optimizer", `.+`, say, false}, {"compil", `.+`, say, false}, {"initializ", `.+`, say, false},
-	{"推", `.+`, say, false}, {"验证", `.+`, say, false}, {"评估", `.+`, say, false}, {"評価", `.+`, say, false}, {"加载", `.+`, say, false}, {"inferenz", `.+`, say, false}, {"auswert", `.+`, say, false}, {"laden", `.+`, say, false},
+	{"推", `.+`, say, false}, {"验证", `.+`, say, false}, {"测试", `.+`, say, false}, {"phase", `.+`, say, false}, {"stage", `.+`, say, false}, {"评估", `.+`, say, false}, {"評価", `.+`, say, false}, {"加载", `.+`, say, false}, {"inferenz", `.+`, say, false}, {"auswert", `.+`, say, false}, {"laden", `.+`, say, false},
 	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
 	{"-m ", `(?:python[\d.]*)\s+-m\s+([\w.]+)`, func(r *Run, m []string) {
 		if !strings.HasPrefix(m[1], "torch.distributed") { // which starts another

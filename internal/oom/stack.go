@@ -7,10 +7,11 @@ import (
 // stack is the traceback one rank is printing.
 type stack struct {
 	frames   Traceback
-	wantCode bool // the source line of the last call comes next
-	spent    bool // its exception was printed: the next call starts another traceback
-	raised   bool // so it was, as an exception of its own line
-	other    bool // the head names one that memory does not raise
+	wantCode bool  // the source line of the last call comes next
+	spent    bool  // its exception was printed: the next call starts another traceback
+	line     int64 // where it was
+	raised   bool  // so it was, as an exception of its own line
+	other    bool  // the head names one that memory does not raise
 }
 
 // push adds the calls printed in a line; above is the line above it.

@@ -31,6 +31,9 @@ func say(r *Run, m []string) {
 	if s == (sight{}) && memoryWords().MatchString(m[0]) {
 		s = titled(translated(m[0]))
 	}
+	if m := stageExpr().FindStringSubmatch(m[0]); s == (sight{}) && m != nil {
+		s = titled(m[1])
+	}
 	if s == (sight{}) && trainingExpr().MatchString(m[0]) {
 		s = inTraining
 	}
@@ -39,6 +42,9 @@ func say(r *Run, m []string) {
 
 // inTraining is all that many a sentence says. Anything else says more.
 var inTraining = sight{purpose: Forward}
+
+// stageExpr is a stage of the run in which memory rises or ends.
+var stageExpr = lazy(`(?i)\b((?:test|valid|eval|infer|predict)\w*)[ -](?:phase|stage|step|loop)\b[^.\n]{0,60}\b(?:memory|oom)\b`)
 
 // trainingExpr says it; when training, or starting it, fails may be before its first step.
 var trainingExpr = lazy(`(?i)(?:memory|\boom\b|error|crash\w*|fail\w*|occurs?|happens?)\b[^.\n]{0,40}\b(?:during|while|in the middle of)\s+(?:(?:the|i|am|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?train(?:ing)?(?:\s|[,;:!?)]|\.\s|\.?$)|训练(?:时|的时候|过程|中|到)|学習中`)
@@ -59,7 +65,7 @@ const (
 )
 
 // toldExpr is a sentence's words for the failure and the phrase beside them that says when it happens.
-var toldExpr = lazy(`(?i)(?:out[ _-]*of[ _-]*mem+ory|\boom\b|\bmemory (?:error|leak|issue|problem|usage)|\b(?:crash|fail|occur|happen|error|problem|issue|exception|die|stop)\w{0,3}\b|\bkilled\b)[^.\n]{0,40}?\b(?:during|when|while|in|on|at|upon|for|before|doing|running|with|inside|after calling|calling)\b((?:[^\w.\n]+[\w.]+){1,5})|\b(?:during|when|while|in|at)\b((?:[^\w.\n]+[\w.]+){1,5})[^.\n]{0,40}?(?:out[ _-]*of[ _-]*mem+ory|\boom\b|\b(?:crash|fail)\w{0,3}\b|\berror\b)`)
+var toldExpr = lazy(`(?i)(?:out[ _-]*of[ _-]*mem+ory|\boom\b|\bmemory (?:error|leak|issue|problem|usage)|\b(?:crash|fail|occur|happen|error|problem|issue|exception|die|stop)\w{0,3}\b|\bkilled\b)[^.\n]{0,40}?\b(?:during|when|while|in|on|at|upon|for|before|doing|running|with|inside|after calling|calling)\b((?:[^\w.\n]+[\w.]+){1,5})|\b(?:during|when|while|in|at)\b((?:[^\w.\n]+[\w.]+){1,5})[^.\n]{0,40}?(?:out[ _-]*of[ _-]*mem+ory|\bmemory overflow|\boom\b|\b(?:crash|fail)\w{0,3}\b|\berror\b)`)
 
 // told is the phase that a sentence about the failure names.
 func told(text string) sight {
@@ -100,11 +106,11 @@ func called(text string) sight {
 }
 
 // memoryWords are a failure of memory in the languages of pieces.
-var memoryWords = lazy(`(?i)out of memory|\boom\b|显存|内存不足|メモリ|speicher|मेमोरी`)
+var memoryWords = lazy(`(?i)out of memory|\boom\b|显存|内存|メモリ|speicher|मेमोरी`)
 
 // pieces are words of languages that are written without blanks, or bend theirs: pieces to look for.
 var pieces = map[string]string{
-	"推理": "inference", "推論": "inference", "生成": "generate", "预测": "predict", "验证": "validation", "評価": "evaluation", "评估": "evaluation",
+	"推理": "inference", "测试": "test", "推論": "inference", "生成": "generate", "预测": "predict", "验证": "validation", "評価": "evaluation", "评估": "evaluation",
 	"加载": "load model", "読み込み": "load model", "反向": "backward", "训练": "train", "学習": "train",
 	"Laden": "load model", "Auswert": "evaluation", "Inferenz": "inference", "Training": "train", "मूल्यांकन": "evaluation",
 }
@@ -122,15 +128,15 @@ func translated(text string) string {
 	return words
 }
 
-// setupExpr is a setup that somebody has, not one that is done.
-var setupExpr = lazy(`(?i)\bsetup\b`)
+// idleExpr are words of a title that name nothing done: a setup that somebody has, an error that something generates.
+var idleExpr = lazy(`(?i)\bsetup\b|\bgenerat(?:es?|ed|ing) (?:an? |the )?(?:\w+ ){0,2}(?:error|oom\b|out of memory)`)
 
 // titled is the phase that the words of a title name.
 func titled(title string) sight {
 	if startExpr().MatchString(title) {
 		return sight{doing: Init}
 	}
-	n := read(setupExpr().ReplaceAllString(title, "") + translated(title))
+	n := read(idleExpr().ReplaceAllString(title, "") + translated(title))
 	if phase := doing(n, n); phase != "" && (phase != Init || n.has(kBuild)) && (phase != Forward || n.has(kForward)) && !n.has(kTrain) {
 		return sight{doing: phase}
 	}
