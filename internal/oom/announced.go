@@ -27,7 +27,7 @@ var (
 	// trouble may be another's than running out: it takes a cut traceback beside it.
 	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit)|\berror\b[^.\n]{0,40}\bmemory\b`
 	// claims are a reporter's own words for what happened.
-	claims = `\b(?:gets?|got|getting|gives?|encounter\w*|hit|hits|faced?|facing|receiv\w+|r[ua]n(?:ning|s)?|throws?|raises?|crash\w*|fails?|met|meet|caus\w+|occurs?|happens?|报|报错|出现|导致)\b?[^.\n]{0,40}(?:` + spoken + `)`
+	claims = `(?:\b(?:gets?|got|getting|gives?|encounter\w*|hit|hits|faced?|facing|receiv\w+|r[ua]n(?:ning|s)?|throws?|raises?|crash\w*|fails?|met|meet|caus\w+|occurs?|happens?)\b|报|出现|导致)[^.\n]{0,40}(?:` + spoken + `)`
 
 	// changeExpr is the title of a change, which tells of no failure.
 	changeExpr = lazy(`(?i)^# (?:\[[^\]]*\] *|\w+: *)?(?:fix|add|avoid|prevent|handle|reduce|improve|support|update|doc)\w*\b`)
@@ -49,11 +49,12 @@ func mention(r *Run, m []string) {
 var (
 	// raisedExpr is an exception's own line: what a traceback ends with.
 	raisedExpr = lazy(`^[\w.>\[\]: ]*\b[A-Z]\w*(?:Error|Exception): |^[\w.]*\b[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Iteration)\s*$`)
-	// headExpr is the exception that a notebook names above its calls, and anyExpr those of them that memory may raise.
+	// headExpr is the exception that a notebook names above its calls.
 	headExpr = lazy(`^\W*([\w.]*(?:Error|Exception|Interrupt))\s+Traceback \(most recent`)
 	// otherExpr are a program's own mistakes: what led to them did not lead to a failure of memory.
 	otherExpr = lazy(`\b(?:Attribute|Key|Type|Value|Name|Index|Assertion|FileNotFound|ModuleNotFound|Import|UnboundLocal)Error\b|KeyboardInterrupt`)
-	anyExpr   = lazy(`OutOfMemory|Memory|Runtime|Exhausted|Internal|Accelerator|CUDA|Xla`)
+	// memoryRaises are those that memory may raise.
+	memoryRaises = lazy(`OutOfMemory|Memory|Runtime|Exhausted|Internal|Accelerator|CUDA|Xla`)
 )
 
 // raise takes a line that may be an exception's.
@@ -75,7 +76,7 @@ func (s *stack) over(at int64) bool {
 func (s *stack) begin(line []byte) {
 	*s = stack{}
 	if m := headExpr().FindSubmatch(line); m != nil {
-		s.other = !anyExpr().Match(m[1])
+		s.other = !memoryRaises().Match(m[1])
 	}
 }
 

@@ -149,6 +149,7 @@ func TestReaderInventsNothing(t *testing.T) {
 		"# Fix OOM handling in the trainer\n\nThis adds a retry.\n":                                     "none",
 		"# Report peak memory\n\nOne could see how far from OOM a run is.\n":                            "none",
 		"# PPO is slow\n\nI also got an OOM error with the larger model.\n":                             `{}`,
+		"# 请问\n\n微调的时候报显存不足\n":                                                                          `{}`,
 		"Skilled workers killed the task\n":                                                             "none",
 		"RuntimeError: CUDA out of memory. Tried to allocate 2":                                         `{"framework":"pytorch"}`,
 		"RuntimeError: CUDA out of memory. Tried to allocate 2.00 Gi":                                   `{"framework":"pytorch"}`,
