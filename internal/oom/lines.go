@@ -86,7 +86,7 @@ func (r *Reader) piece() {
 		if len(r.hits) == 0 {
 			return
 		}
-		if onlyStates(r.hits) {
+		if r.onlyStates() {
 			r.status(line)
 			return
 		}
@@ -118,9 +118,29 @@ func mayWrap(line []byte) bool {
 	return len(rest) == 0 || rest[0] == '"'
 }
 
-// onlyStates reports that a line holds nothing but words for what is going on.
-func onlyStates(hits []hit) bool {
-	return !slices.ContainsFunc(hits, func(h hit) bool { return h.literal < words().structs })
+// onlyStates reports that a line holds nothing but words for what is going on, notes that were read often enough, and an
+// error's name where no calls stand above it.
+func (r *Reader) onlyStates() bool {
+	w := words()
+	calling := false
+	for _, s := range r.stacks {
+		calling = calling || len(s.frames) > 0
+	}
+	return !slices.ContainsFunc(r.hits, func(h hit) bool {
+		switch {
+		case h.literal >= w.structs:
+			return false
+		case h.literal >= w.anchors && h.literal < w.notes:
+			return !r.worn(h.literal - w.anchors)
+		}
+		return calling || h.literal < w.calls+litRaised
+	})
+}
+
+// worn reports that a note was tried often enough: its word stands on every line.
+func (r *Reader) worn(id int) bool {
+	const enough = 512
+	return r.noted[id] > enough && !notes[id].starts
 }
 
 // join puts a wrapped call's lines together: nil while it is not whole.
@@ -248,8 +268,8 @@ func (r *Reader) stack(rank *int) *stack {
 
 // note takes what a line tells of the run.
 func (r *Reader) note(line []byte, h hit, id int) {
-	const reach, enough = 400, 512
-	if r.noted[id]++; r.noted[id] > enough && !notes[id].starts {
+	const reach = 400
+	if r.noted[id]++; r.worn(id) {
 		return
 	}
 	start := max(0, h.end-reach)
