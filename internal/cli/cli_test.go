@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -34,6 +36,10 @@ func TestMain(m *testing.M) {
 // Each command's behaviour, as a person at a shell meets it: testdata/script/*.txtar. The scripts see no GPU of this
 // machine's, and [driver] says whether it has one. SNUG_UPDATE=1 writes the golden parts anew.
 func TestScripts(t *testing.T) {
+	// What this process handles its children start with as usual, even where it was started under nohup itself.
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hup) })
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		UpdateScripts:       os.Getenv("SNUG_UPDATE") != "",
