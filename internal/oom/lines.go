@@ -123,7 +123,7 @@ func mayWrap(line []byte) bool {
 func (r *Reader) onlyStates() bool {
 	w := words()
 	calling := false
-	for _, s := range r.stacks {
+	for _, s := range r.printing {
 		calling = calling || len(s.frames) > 0
 	}
 	return !slices.ContainsFunc(r.hits, func(h hit) bool {
@@ -164,6 +164,9 @@ func (r *Reader) join(line []byte, seen int) ([]byte, int) {
 
 // escaped reports whether a line is a traceback printed as a quoted string: JSON logs and repr().
 func escaped(line []byte) bool {
+	if bytes.IndexByte(line, '\\') < 0 {
+		return false
+	}
 	return bytes.Contains(line, []byte(`\n  File `)) || bytes.Contains(line, []byte(`\n    `)) && bytes.Contains(line, []byte(`\nTraceback`))
 }
 
@@ -179,7 +182,7 @@ func unescape(line []byte) []byte {
 }
 
 func (r *Reader) wantsCode() bool {
-	for _, s := range r.stacks {
+	for _, s := range r.printing {
 		if s.wantCode {
 			return true
 		}
@@ -237,7 +240,8 @@ func plausible(line []byte, h hit) bool {
 // rankOf is the rank a line is prefixed with, nil without.
 func rankOf(line []byte) *int {
 	head := line[:min(len(line), 80)]
-	if !bytes.Contains(head, []byte("rank")) && !bytes.Contains(head, []byte("[default")) && !bytes.Contains(head, []byte("]<std")) {
+	bracket := bytes.IndexByte(head, ']') >= 0
+	if !bytes.Contains(head, []byte("rank")) && !(bracket && (bytes.Contains(head, []byte("[default")) || bytes.Contains(head, []byte("]<std")))) {
 		return nil
 	}
 	m := rankExpr().FindSubmatch(head)
@@ -249,6 +253,13 @@ func rankOf(line []byte) *int {
 	return nil
 }
 
+// forget ends the tracebacks that are being printed.
+func (r *Reader) forget() {
+	clear(r.stacks)
+	clear(r.printing)
+	r.printing = r.printing[:0]
+}
+
 func (r *Reader) stack(rank *int) *stack {
 	key := -1
 	if rank != nil {
@@ -258,10 +269,10 @@ func (r *Reader) stack(rank *int) *stack {
 	s := r.stacks[key]
 	if s == nil {
 		if len(r.stacks) >= maxRanks {
-			clear(r.stacks)
+			r.forget()
 		}
 		s = &stack{}
-		r.stacks[key] = s
+		r.stacks[key], r.printing = s, append(r.printing, s)
 	}
 	return s
 }
@@ -302,7 +313,7 @@ func (r *Reader) renew() {
 	former.former = nil
 	r.former = former
 	r.run, r.failures, r.last = Run{Settings: map[string]string{}}, nil, nil
-	clear(r.stacks)
+	r.forget()
 }
 
 // structural acts on a literal of the log's structure.

@@ -39,6 +39,7 @@ type Reader struct {
 	former    *Reader // the run before this one in the same log
 	open      *pending
 	stacks    map[int]*stack
+	printing  []*stack  // the same, to be gone through for every line
 	noted     []int     // how often each note was tried: a word that stands on every line is not read for ever
 	unused    Traceback // the calls above a message that was none
 	raised    bool      // an exception was printed
