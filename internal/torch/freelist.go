@@ -1,7 +1,5 @@
 package torch
 
-import "slices"
-
 // key is a free block in the order in which PyTorch looks for one: by size, then by address.
 type key struct {
 	size, addr int64
@@ -13,7 +11,8 @@ type key struct {
 type freeList struct {
 	sizes   []int64
 	bucket  []int32  // by size: where its blocks are in buckets
-	buckets [][]slot // never moved, so that nothing the collector knows is
+	buckets [][]slot // with room for more; never moved, so that nothing the collector knows is
+	counts  []int32  // by bucket: the blocks in it
 	spare   []int32  // emptied buckets, to use again
 }
 
@@ -38,7 +37,10 @@ func (l *freeList) seek(k key) place {
 	return place{i + 1, 0}
 }
 
-func (l *freeList) slots(i int) []slot { return l.buckets[l.bucket[i]] }
+func (l *freeList) slots(i int) []slot {
+	b := l.bucket[i]
+	return l.buckets[b][:l.counts[b]]
+}
 
 func (l *freeList) seekSize(size int64) int {
 	lo, hi := 0, len(l.sizes)
@@ -88,24 +90,36 @@ func (l *freeList) insert(k key) {
 		if n := len(l.spare); n > 0 {
 			empty, l.spare = l.spare[n-1], l.spare[:n-1]
 		} else {
-			l.buckets = append(l.buckets, nil)
+			l.buckets, l.counts = append(l.buckets, make([]slot, 4)), append(l.counts, 0)
 		}
-		l.sizes = slices.Insert(l.sizes, i, k.size)
-		l.bucket = slices.Insert(l.bucket, i, empty)
+		l.sizes, l.bucket = append(l.sizes, 0), append(l.bucket, 0)
+		copy(l.sizes[i+1:], l.sizes[i:])
+		copy(l.bucket[i+1:], l.bucket[i:])
+		l.sizes[i], l.bucket[i] = k.size, empty
 	}
-	b := &l.buckets[l.bucket[i]]
-	*b = slices.Insert(*b, seekAddr(*b, k.addr), slot{k.addr, k.block})
+	b := l.bucket[i]
+	s, n := l.buckets[b], int(l.counts[b])
+	if n == len(s) {
+		s = append(s, make([]slot, n)...)
+		l.buckets[b] = s
+	}
+	at := seekAddr(s[:n], k.addr)
+	copy(s[at+1:n+1], s[at:n])
+	s[at] = slot{k.addr, k.block}
+	l.counts[b]++
 }
 
 // removeAt takes the key at p out.
 func (l *freeList) removeAt(p place) {
-	b := &l.buckets[l.bucket[p.size]]
-	if *b = slices.Delete(*b, p.at, p.at+1); len(*b) > 0 {
+	b := l.bucket[p.size]
+	s := l.slots(p.size)
+	copy(s[p.at:], s[p.at+1:])
+	if l.counts[b]--; l.counts[b] > 0 {
 		return
 	}
-	l.spare = append(l.spare, l.bucket[p.size])
-	l.sizes = slices.Delete(l.sizes, p.size, p.size+1)
-	l.bucket = slices.Delete(l.bucket, p.size, p.size+1)
+	l.spare = append(l.spare, b)
+	l.sizes = append(l.sizes[:p.size], l.sizes[p.size+1:]...)
+	l.bucket = append(l.bucket[:p.size], l.bucket[p.size+1:]...)
 }
 
 // keys lists everything, in order.
