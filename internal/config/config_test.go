@@ -149,7 +149,7 @@ func TestLoadRefuses(t *testing.T) {
 		"a nested one":  {"batch_size = len([0, 1] * (1000 * 1000))", "x.py:1: 2 values repeated 1000000 times"},
 		"in place":      {"_x = 'ab'\n_x *= 1 << 70\n", "x.py:2: 2 values repeated 1180591620717411303424 times"},
 		"range":         {"_x = sorted(range(1000000000))", "x.py:1: range of 1000000000 values, more than the 1048576"},
-		"load":          {"load('y.py', 'z')\n", "x.py:1: cannot load another file: a config file may use"},
+		"load":          {"load('y.py', 'z')\n", "x.py:1: cannot load y.py: a config file may use"},
 		"binary":        {"\x00\x01\xff", "x.py is not text"},
 		"syntax":        {"batch_size = = 3", "x.py:1: "},
 		"unknown key":   {"\nbatchsize = 3", "x.py:2: unknown key batchsize: did you mean batch_size"},

@@ -53,7 +53,8 @@ func (c *Config) Load(name string, src []byte) error {
 	globals := world(c, modules)
 	given := assigned(file)
 	watchTimes(file)
-	thread := &starlark.Thread{Name: short, Print: func(*starlark.Thread, string) {}}
+	thread := &starlark.Thread{Name: short, Print: func(*starlark.Thread, string) {},
+		Load: func(*starlark.Thread, string) (starlark.StringDict, error) { return nil, errors.New(allowed) }}
 	bound(thread)
 	if err := starlark.ExecREPLChunk(file, thread, globals); err != nil {
 		return evalError(short, err)
@@ -295,9 +296,6 @@ func evalError(name string, err error) error {
 			}
 		}
 		msg := strings.TrimPrefix(oneLine(ee.Msg), "Starlark computation cancelled: ")
-		if strings.HasPrefix(msg, "load not implemented") {
-			msg = "cannot load another file: " + allowed
-		}
 		return fmt.Errorf("%s:%d: %s", name, line, msg)
 	}
 	return parseError(name, err)

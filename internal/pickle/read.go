@@ -361,7 +361,7 @@ func (r *reader) float(s string) error {
 	return nil
 }
 
-// rawUnicode decodes protocol 0's str: latin-1 with \uXXXX and \UXXXXXXXX escapes.
+// rawUnicode decodes protocol 0's str: latin-1, with \u and \U escapes of 4 and 8 hexadecimal digits.
 func (r *reader) rawUnicode(s string) error {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
