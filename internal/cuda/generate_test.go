@@ -92,6 +92,9 @@ func generateAll(e *Executor, m gpt.Model, dtype trace.DType) error {
 	if err := e.Load(g.Place()); err != nil {
 		return err
 	}
+	if err := e.SetInts(g.Idx, make([]int32, m.BlockSize)); err != nil { // Load leaves no tokens there
+		return err
+	}
 	for _, p := range g.Passes {
 		if err := errors.Join(e.Run(p.Body, program.Step{Pos: m.BlockSize - p.Rows}), e.Run(p.Head, program.Step{})); err != nil {
 			return err
