@@ -128,10 +128,7 @@ func (b *batches) iteration(it int) (loss float64, err error) {
 	}
 	zipf := rand.NewZipf(b.rng, 1.1, 4, uint64(s.Model.VocabSize-1))
 	for done := 0; done < s.Shape.Batch; {
-		section := s.Train
-		if s.Shape.Batch-done < s.Policy.MicroBatch {
-			section = s.TrainRest
-		}
+		section := s.Next(done)
 		n := s.Sections[section].B
 		tokens := make([]int32, n*T+1)
 		for i := range tokens {

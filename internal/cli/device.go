@@ -99,7 +99,6 @@ func cpuDevice(c *config.Config) (train.Device, error) {
 		return train.Device{}, usageError(errors.New("dtype float16 needs a GPU: on the CPU use bfloat16 or float32"))
 	}
 	d := train.Device{DTypes: train.DTypes(trace.Float32), Costs: train.CPUCosts, Limit: train.HostLimit(c.Vram)}
-	d.DTypes.FirstOverwrites = true
 	if kernel.Best().BF16 == nil && c.DType == "bfloat16" {
 		if c.IsSet("dtype") {
 			d.Notes = append(d.Notes, "this processor has no instructions for bfloat16: computing in float32")

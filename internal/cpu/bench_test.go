@@ -147,7 +147,7 @@ func benchStep(b *testing.B, x *Executor, m gpt.Model, batch int) {
 	one := func() {
 		t++
 		s := program.Step{Seed: 1, Sample: uint64(t * batch), LR: 1e-4, T: t, LossScale: 1}
-		if err := errors.Join(x.Run(step.Begin, s), x.Run(step.Train, s), x.Run(step.Update, s)); err != nil {
+		if err := errors.Join(x.Run(step.Begin, s), x.Run(step.First, s), x.Run(step.Update, s)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -83,6 +83,11 @@ func encoderBackward(b *binding) []phase {
 	const width = 32
 	return []phase{{ceil(C, width), func(i, _ int) {
 		c, end := i*width, min((i+1)*width, C)
+		if b.Attrs.Overwrite {
+			for t := range T {
+				clear(dwpe[t*C+c : t*C+end])
+			}
+		}
 		for n := range B * T {
 			row := dout[n*C+c : n*C+end]
 			token, pos := dwte[int(idx[n])*C+c:][:end-c], dwpe[n%T*C+c:][:end-c]
@@ -196,11 +201,14 @@ func layernormBackward(b *binding) []phase {
 	return []phase{first, merge(b.fold(dweight, part, chunks, 2*C), b.fold(dbias, part[C:], chunks, 2*C))}
 }
 
-// fold is the second step: sum += the chunks' parts, which lie stride apart. A nil sum is no work.
+// fold is the second step: sum += the chunks' parts, which lie stride apart; with Overwrite, sum = their sum. A nil sum is no work.
 func (b *binding) fold(sum, parts []float32, chunks, stride int) phase {
 	const width = 256
 	return phase{ceil(len(sum), width), func(i, _ int) {
 		from, to := i*width, min((i+1)*width, len(sum))
+		if b.Attrs.Overwrite {
+			clear(sum[from:to])
+		}
 		for c := range chunks {
 			b.k.Add(sum[from:to], sum[from:to], parts[c*stride+from:][:to-from])
 		}

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/snugml/snug/internal/program"
@@ -37,7 +36,7 @@ func (e *Executor) matmulOf(op *program.Op) matmul {
 	case program.MatmulBackwardInput:
 		m = matmul{layout: "nn", d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), M: at.N, N: at.C, K: at.OC, accumulate: at.Accumulate}
 	case program.MatmulBackwardWeight:
-		m = matmul{layout: "tn", d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), M: at.OC, N: at.C, K: at.N, accumulate: true}
+		m = matmul{layout: "tn", d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), M: at.OC, N: at.C, K: at.N, accumulate: !at.Overwrite}
 	}
 	m.in, m.out = e.dtype(x[0]), e.dtype(x[0])
 	if op.Code == program.MatmulBackwardWeight {
@@ -174,16 +173,13 @@ func (e *Executor) own(m *matmul) error {
 	unit := "matmul." + elements[m.in].suffix
 	t := e.tile(m)
 	parts, dst, accumulate := 1, m.d, m.accumulate
-	if m.layout == "tn" && m.out != trace.Float32 {
-		return fmt.Errorf("gradients are %s: snug's kernels sum them in float32", m.out)
-	}
 	if n := splits(m.M, m.N, m.K); m.layout == "tn" && n > 1 && m.space >= units.Bytes(int64(n)*int64(m.M)*int64(m.N)*4) {
 		parts, dst, accumulate = n, m.workspace, false
 	}
 	per := ceil(ceil(m.K, parts), 64) * 64
 	parts = ceil(m.K, per)
 	out, sum := dst, Pointer(0)
-	if m.layout == "tn" {
+	if m.out == trace.Float32 || dst != m.d {
 		out, sum = 0, dst
 	}
 	e.with().add(uint64(out), uint64(m.bias), uint64(sum), uint64(m.a), uint64(m.b), uint64(m.M)|uint64(m.N)<<32,
@@ -195,8 +191,12 @@ func (e *Executor) own(m *matmul) error {
 	if dst == m.d {
 		return nil
 	}
+	out, sum = m.d, 0
+	if m.out == trace.Float32 {
+		out, sum = 0, m.d
+	}
 	n := m.M * m.N
-	e.with().ptr(m.d, m.workspace).int(n, parts)
+	e.with().ptr(out, sum, m.workspace).int(n, parts, flag(m.accumulate))
 	return e.launch(unit, "matmul_reduce", dim{x: min(ceil(n, threads), 4096)}, threads, 0)
 }
 

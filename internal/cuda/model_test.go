@@ -89,7 +89,7 @@ func (r *run) gradient(it int) float64 {
 		x, y := r.b.Batch(it, micro)
 		r.must(r.SetInts(r.step.Idx, x))
 		r.must(r.SetInts(r.step.Targets, y))
-		r.must(r.Run(r.step.Train, at))
+		r.must(r.Run(r.step.Next(micro*c.BatchSize), at))
 	}
 	return r.value(r.step.LossSum) / float64(c.BatchSize*c.GradientAccumulationSteps*c.BlockSize)
 }

@@ -104,7 +104,7 @@ func (e *Executor) encoderBackward(op *program.Op, s program.Step) error {
 	a, x := &op.Attrs, op.Args
 	unit := e.unit("encoder", x[2])
 	name, w := e.packed("encoder_backward_wpe", a.C, x[2])
-	e.with().ptr(e.ptr(x[1]), e.ptr(x[2])).int(a.B, a.T, a.C).dropout(a, s)
+	e.with().ptr(e.ptr(x[1]), e.ptr(x[2])).int(a.B, a.T, a.C, flag(a.Overwrite)).dropout(a, s)
 	if err := e.launch(unit, name, dim{x: ceil(a.T*a.C/w, threads)}, threads, 0); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (e *Executor) layernormBackward(op *program.Op, s program.Step) error {
 	if err := e.launch(unit, e.rowKernel("layernorm_backward", a.C, x[0]), dim{x: blocks}, warps*32, warps*2*a.C*4); err != nil {
 		return err
 	}
-	e.with().ptr(e.ptr(x[1]), e.ptr(x[2]), partial).int(blocks, a.C)
+	e.with().ptr(e.ptr(x[1]), e.ptr(x[2]), partial).int(blocks, a.C, flag(a.Overwrite))
 	return e.launch(unit, "layernorm_backward_weight", dim{x: ceil(2*a.C, 32)}, 256, 0)
 }
 
@@ -232,7 +232,7 @@ func (e *Executor) biasBackward(op *program.Op, s program.Step) error {
 	if err := e.launch(unit, name, dim{x: ceil(a.OC, 32*w), y: groups}, 256, 0); err != nil {
 		return err
 	}
-	e.with().ptr(e.ptr(x[0]), partial).int(groups, a.OC)
+	e.with().ptr(e.ptr(x[0]), partial).int(groups, a.OC, flag(a.Overwrite))
 	return e.launch(unit, "bias_backward_sum", dim{x: ceil(a.OC, 128)}, 128, 0)
 }
 

@@ -96,8 +96,35 @@ func opcases(rng *rand.Rand) (list []opcase) {
 		list = append(list, matmulCases(s)...)
 		list = append(list, updateCases(s)...)
 	}
+	for _, c := range list {
+		if o, ok := c.overwriting(); ok {
+			list = append(list, o)
+		}
+	}
 	return list
 }
+
+// overwriting is the same case with the gradients of weights overwritten; it has none where an op adds to none.
+func (c opcase) overwriting() (opcase, bool) {
+	add := c.op()
+	c.attrs.Overwrite = true
+	ref, op, found := c.ref, c.op(), false
+	c.ref = func(a [][]float64) {
+		for i := range a {
+			if !op.Reads(i) {
+				clear(a[i])
+			}
+		}
+		ref(a)
+	}
+	for i := range c.args {
+		found = found || add.Reads(i) && !op.Reads(i)
+	}
+	return c, found && c.code != program.LossSum
+}
+
+// op is the case's op without its tensors.
+func (c *opcase) op() program.Op { return program.Op{Code: c.code, Attrs: c.attrs} }
 
 func tokenCases(rng *rand.Rand, s program.Attrs) []opcase {
 	idx, targets := make([]int32, s.N), make([]int32, s.N)
@@ -177,8 +204,18 @@ func matmulCases(s program.Attrs) []opcase {
 		{program.MatmulBackwardWeight, s, []arg{fl(OC * C), el(N * OC), el(N * C)}, func(a [][]float64) {
 			cpu.MatmulBackwardWeight(a[0], a[1], a[2], N, C, OC)
 		}},
+		halfGradient(s),
 		{program.BiasBackward, s, []arg{fl(OC), el(N * OC)}, func(a [][]float64) { cpu.BiasBackward(a[0], a[1], N, OC) }},
 	}
+}
+
+// halfGradient is a weight's gradient in the element type, written once.
+func halfGradient(s program.Attrs) opcase {
+	s.Overwrite = true
+	return opcase{program.MatmulBackwardWeight, s, []arg{el(s.OC * s.C), el(s.N * s.OC), el(s.N * s.C)}, func(a [][]float64) {
+		clear(a[0])
+		cpu.MatmulBackwardWeight(a[0], a[1], a[2], s.N, s.C, s.OC)
+	}}
 }
 
 func updateCases(s program.Attrs) []opcase {
@@ -211,13 +248,6 @@ func (c *opcase) program(e *Executor, dtype trace.DType) *program.Program {
 	p.Sections[0].Ops = []program.Op{op}
 	p.AddScratch(e.Scratch)
 	return p
-}
-
-// writes says that argument i is only written: it stays poisoned before the op runs.
-func (c *opcase) writes(i int) bool {
-	p := c.code.Spec().Params
-	access := p[min(i, len(p)-1)].Access
-	return access == program.Write && !(i == 0 && c.attrs.Accumulate)
 }
 
 // inputs are random, rounded to what the device will hold.
@@ -274,7 +304,7 @@ func runCase(t *testing.T, e *Executor, c *opcase, dtype trace.DType, vals [][]f
 	op := &p.Sections[0].Ops[0]
 	for i, a := range c.args {
 		switch {
-		case a.n == 0 || a.kind != ints && c.writes(i):
+		case a.n == 0 || a.kind != ints && !op.Reads(i): // stays poisoned
 		case a.kind == ints:
 			must(e.SetInts(op.Args[i].ID, a.ints))
 		default:

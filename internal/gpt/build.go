@@ -13,9 +13,6 @@ type Param struct {
 	Weight, Master, Grad, M, V program.ID // Master is None where Weight is fp32 itself
 }
 
-// ofMatmul reports whether the parameter is a matmul's weight: a matrix, and not the positions that are only looked up.
-func (p Param) ofMatmul() bool { return len(p.Shape) == 2 && p.Name != "transformer.wpe.weight" }
-
 // Value is the tensor that holds the parameter in fp32.
 func (p Param) Value() program.ID {
 	if p.Master != program.None {
@@ -37,10 +34,10 @@ type Step struct {
 	Norm         program.ID // f32 (1), the gradient's norm before clipping
 
 	Init      int // section: zeroes the optimizer's state
-	Begin     int // section: zeroes LossSum and the gradients that First does not overwrite, before an iteration
+	Begin     int // section: zeroes LossSum, before an iteration
 	BeginEval int // section: zeroes LossSum
-	First     int // section: forward and backward of the first MicroBatch sequences of an iteration
-	Train     int // section: the same of each later micro-batch; First where that overwrites nothing or is the only one
+	First     int // section: forward and backward of the first MicroBatch sequences of an iteration, which overwrites the gradients
+	Train     int // section: the same of each later micro-batch, which adds to them; -1 where there is none
 	TrainRest int // section: the same of the sequences that are left; -1 where none are
 	Update    int // section: norm and AdamW
 	Eval      int // section: forward and loss of Policy.EvalBatch sequences; -1 where none is built
@@ -69,11 +66,11 @@ func Build(m Model, s Shape, p Policy) (*Step, error) {
 			b.EvalRest = b.section("eval_rest", "eval", rest, b.eval)
 		}
 	}
-	b.Begin = b.section("begin", "step", 0, b.begin)
-	b.fresh = p.FirstOverwrites
+	b.Begin = b.section("begin", "step", 0, func() { b.zero("loss", b.LossSum) })
+	b.fresh = true
 	b.First = b.section("train", "step", p.MicroBatch, b.train)
-	b.Train, b.TrainRest, b.fresh = b.First, -1, false
-	if p.FirstOverwrites && s.Batch >= 2*p.MicroBatch {
+	b.Train, b.TrainRest, b.fresh = -1, -1, false
+	if s.Batch >= 2*p.MicroBatch {
 		b.Train = b.section("train_more", "step", p.MicroBatch, b.train)
 	}
 	if rest := s.Batch % p.MicroBatch; rest > 0 {
@@ -81,6 +78,17 @@ func Build(m Model, s Shape, p Policy) (*Step, error) {
 	}
 	b.Update = b.section("update", "step", 0, b.update)
 	return b.Step, b.Check()
+}
+
+// Next is the section for the sequences of an iteration from number done on.
+func (s *Step) Next(done int) int {
+	switch {
+	case done == 0:
+		return s.First
+	case s.Shape.Batch-done < s.Policy.MicroBatch:
+		return s.TrainRest
+	}
+	return s.Train
 }
 
 func clamp(n, most int) int { return max(min(n, most), min(1, most)) }
@@ -93,7 +101,7 @@ type builder struct {
 	params map[string]Param // by nanoGPT's name
 	losses program.ID       // f32 (most tokens of a section)
 	caches []cached         // of each layer, where a sequence grows instead of being trained on
-	fresh  bool             // matmuls overwrite the gradients that hold nothing of this iteration yet
+	fresh  bool             // the gradients hold nothing of this iteration yet: the first to write overwrites them
 }
 
 // persistent makes the tensors that live as long as the program.
@@ -134,15 +142,6 @@ func (b *builder) init() {
 	for _, p := range b.Params {
 		b.zero(p.Name, p.M)
 		b.zero(p.Name, p.V)
-	}
-}
-
-func (b *builder) begin() {
-	b.zero("loss", b.LossSum)
-	for _, p := range b.Params {
-		if !b.Policy.FirstOverwrites || !p.ofMatmul() {
-			b.zero(p.Name, p.Grad)
-		}
 	}
 }
 

@@ -53,7 +53,7 @@ func (r *runner) iterate(x, y []int32, s program.Step) (loss, norm float64) {
 	r.do(r.exec.Run(r.Begin, s))
 	T, first := r.Model.BlockSize, s.Sample
 	for at := 0; at < r.Shape.Batch; {
-		section := r.next(at)
+		section := r.Next(at)
 		n := r.Sections[section].B
 		r.do(r.exec.SetInts(r.Idx, x[at*T:(at+n)*T]))
 		r.do(r.exec.SetInts(r.Targets, y[at*T:(at+n)*T]))
@@ -157,7 +157,7 @@ func TestExecutorIsBitEqual(t *testing.T) {
 		for _, threads := range []int{2, 3} {
 			for _, rec := range [][]Recompute{{RecomputeNone}, {RecomputeGelu}, {RecomputeLn}, {RecomputeAttention}, {RecomputeBlock}, {RecomputeBlock, RecomputeNone}} {
 				p := inFloat32(3)
-				p.Recompute, p.FirstOverwrites = rec, threads == 2
+				p.Recompute = rec
 				got, losses := run(p, cpu.Options{Threads: threads, BF16: bf16})
 				name := fmt.Sprintf("bf16 %v, %d threads, recompute %v", bf16, threads, rec)
 				if !slices.Equal(losses, wantLosses) {
@@ -196,7 +196,6 @@ func BenchmarkStep(b *testing.B) {
 			b.Run(fmt.Sprintf("%s bf16=%v", name, bf16), func(b *testing.B) {
 				m := models[name]
 				p := inFloat32(batch)
-				p.FirstOverwrites = true
 				s, err := Build(m, Shape{Batch: batch, Adam: testAdam}, p)
 				if err != nil {
 					b.Fatal(err)

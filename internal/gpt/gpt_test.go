@@ -114,7 +114,7 @@ func againstBundle(t *testing.T, b *bundle.Bundle, micro int) {
 	shape := Shape{Batch: c.BatchSize * c.GradientAccumulationSteps,
 		Adam: Adam{Beta1: c.Beta1, Beta2: c.Beta2, Eps: 1e-8, WeightDecay: c.WeightDecay, GradClip: c.GradClip}}
 	p := inFloat32(micro)
-	p.LossChunk, p.FirstOverwrites = 10, true
+	p.LossChunk = 10
 	step, err := Build(m, shape, p)
 	if err != nil {
 		t.Fatal(err)

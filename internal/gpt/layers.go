@@ -36,7 +36,7 @@ func (b *builder) train() {
 		b.backward(l, b.again(l, layers[l]), dx)
 	}
 	at := b.attrs()
-	at.Dropout = b.Model.Dropout
+	at.Dropout, at.Overwrite = b.Model.Dropout, b.fresh
 	b.op(program.EncoderBackward, "wte", at, b.dweight("wte"), b.dweight("wpe"), dx, b.head(b.Idx, b.tokens()))
 }
 
@@ -251,11 +251,11 @@ func (b *builder) matmul(name string, inp program.Arg, OC int) program.Arg {
 // The weight's comes first: inp may be dead after it.
 func (b *builder) linearBackward(name, dname string, dout, inp program.Arg, C, OC int) program.Arg {
 	at := b.linear(C, OC)
-	if db := b.dbias(name); !db.None() {
-		b.op(program.BiasBackward, name, at, db, dout)
-	}
 	first := at
 	first.Overwrite = b.fresh
+	if db := b.dbias(name); !db.None() {
+		b.op(program.BiasBackward, name, first, db, dout)
+	}
 	b.op(program.MatmulBackwardWeight, name, first, b.dweight(name), dout, inp)
 	dinp := b.act(dname, C)
 	b.op(program.MatmulBackwardInput, name, at, dinp, dout, b.weight(name))
@@ -270,7 +270,7 @@ func (b *builder) layernorm(name string, inp program.Arg) norm {
 
 func (b *builder) normBackward(name string, dinp program.Arg, accumulate bool, dout, inp program.Arg, n norm) {
 	at := b.attrs()
-	at.Accumulate = accumulate
+	at.Accumulate, at.Overwrite = accumulate, b.fresh
 	b.op(program.LayernormBackward, name, at, dinp, b.dweight(name), b.dbias(name), dout, inp, b.weight(name), n.mean, n.rstd)
 }
 

@@ -32,7 +32,7 @@ func configurations(yield func(name string, m Model, s Shape, p Policy)) {
 						if half {
 							p.Weight, p.Activation = trace.BFloat16, trace.BFloat16
 						}
-						p.Recompute, p.LossChunk, p.FirstOverwrites = rec, chunk, half
+						p.Recompute, p.LossChunk = rec, chunk
 						yield(fmt.Sprintf("%s/b%d of %d/chunk %d/%v/half %v", name, b[1], b[0], chunk, rec, half),
 							m, Shape{Batch: b[0], EvalBatch: 3 * b[0], Adam: testAdam}, p)
 					}

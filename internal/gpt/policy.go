@@ -47,10 +47,6 @@ type Policy struct {
 	Weight     trace.DType // of the weights that matmuls read; other than float32 there are fp32 master weights
 	Activation trace.DType
 	Gradient   trace.DType // of the accumulated weight gradients
-
-	// FirstOverwrites lets the first micro-batch of an iteration overwrite the gradients of matmuls, so that nothing has to
-	// zero them before: for executors that honour program.Attrs.Overwrite.
-	FirstOverwrites bool
 }
 
 // level is the recompute level of layer l.

@@ -56,6 +56,11 @@ func (r *reference[F]) op(op *program.Op, s program.Step) {
 	}
 	n := func(i int) []int32 { a := op.Args[i]; return r.ints[a.ID][a.Offset:][:a.Len] }
 	a := op.Attrs
+	for i, arg := range op.Args {
+		if op.Code.Spec().Params[min(i, len(op.Code.Spec().Params)-1)].Access == program.Add && !arg.None() && !op.Reads(i) {
+			clear(f(i))
+		}
+	}
 	d := cpu.Dropout{P: a.Dropout, Seed: s.Seed, Site: uint32(a.Site), Sample: s.Sample}
 	switch op.Code {
 	case program.EncoderForward:
@@ -81,9 +86,6 @@ func (r *reference[F]) op(op *program.Op, s program.Step) {
 	case program.MatmulBackwardInput:
 		cpu.MatmulBackwardInput(f(0), f(1), f(2), a.N, a.C, a.OC, a.Accumulate)
 	case program.MatmulBackwardWeight:
-		if a.Overwrite {
-			clear(f(0))
-		}
 		cpu.MatmulBackwardWeight(f(0), f(1), f(2), a.N, a.C, a.OC)
 	case program.BiasBackward:
 		cpu.BiasBackward(f(0), f(1), a.N, a.OC)
@@ -117,23 +119,12 @@ func (r *reference[F]) op(op *program.Op, s program.Step) {
 	}
 }
 
-// next is the section for the sequences from at on.
-func (s *Step) next(at int) int {
-	switch {
-	case at == 0:
-		return s.First
-	case s.Shape.Batch-at < s.Policy.MicroBatch:
-		return s.TrainRest
-	}
-	return s.Train
-}
-
 // gradients runs begin and every micro-batch of x, y (Batch, T), and leaves gradients and LossSum.
 func (r *reference[F]) gradients(x, y []int32, s program.Step) {
 	r.run(r.Begin, s)
 	T, first := r.Model.BlockSize, s.Sample
 	for at := 0; at < r.Shape.Batch; {
-		section := r.next(at)
+		section := r.Next(at)
 		n := r.Sections[section].B
 		copy(r.ints[r.Idx], x[at*T:(at+n)*T])
 		copy(r.ints[r.Targets], y[at*T:(at+n)*T])

@@ -85,6 +85,8 @@ func many(p Param) Param    { p.Many = true; return p }
 // ResidualLayernormForward's sum may be a or b. What a fused op computes from its other output it computes from that
 // output as stored, rounding included: GELU from pre, layernorm from sum. So recomputing from what is stored gives the same bits.
 // A first output marked Write is added to instead when Attrs.Accumulate is set (LayernormBackward, MatmulBackwardInput).
+// Gradients of weights, marked Add, are overwritten instead when Attrs.Overwrite is set, but for dwte of EncoderBackward,
+// to which the head's product came first.
 var specs = [Codes]Spec{
 	// out (N,C) = dropout(wte[idx] + wpe[Step.Pos+t]); idx (N) int32, wte (V,C), wpe (Pos+T or more, C)
 	EncoderForward: {"EncoderForward", []Param{w("out"), r("idx"), r("wte"), r("wpe")}},
@@ -161,7 +163,7 @@ type Attrs struct {
 	N, OC, V    int // N is the rows of this op: B*T, or the tokens of a loss chunk
 
 	Accumulate bool // the first output is added to, not overwritten
-	Overwrite  bool // MatmulBackwardWeight: dweight is overwritten, not added to
+	Overwrite  bool // gradients of weights, marked Add, hold nothing yet: they are overwritten (EncoderBackward: dwpe alone)
 	NoGrad     bool // Loss: leave the logits as they are
 
 	Dropout float64 // probability; 0 is off
@@ -179,6 +181,17 @@ type Op struct {
 	Args    []Arg  // in the order of Code.Spec
 	Attrs   Attrs
 	Scratch Arg // workspace that the executor asked for, alive during this op only; Absent if none
+}
+
+// Reads reports whether op reads what argument i held before it.
+func (op *Op) Reads(i int) bool {
+	switch op.param(i).Access {
+	case Write:
+		return i == 0 && op.Attrs.Accumulate
+	case Add:
+		return !op.Attrs.Overwrite || op.Code == EncoderBackward && i == 0
+	}
+	return true
 }
 
 // param returns the parameter that argument i of op stands for.

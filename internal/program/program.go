@@ -140,8 +140,7 @@ func (p *Program) checkOp(op *Op, written map[ID]bool) error {
 		if a.Len <= 0 || a.Offset < 0 || a.Offset+a.Len > t.Len() {
 			return fmt.Errorf("%s is [%d:%d] of %s, which has %d elements", param.Name, a.Offset, a.Offset+a.Len, t.Name, t.Len())
 		}
-		reads := param.Access != Write || i == 0 && op.Attrs.Accumulate
-		if t.Class == Temporary && reads && !written[a.ID] {
+		if t.Class == Temporary && op.Reads(i) && !written[a.ID] {
 			return fmt.Errorf("%s reads %s before anything wrote it", param.Name, t.Name)
 		}
 	}

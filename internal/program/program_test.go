@@ -90,3 +90,27 @@ func TestCheckFindsBrokenPrograms(t *testing.T) {
 		}
 	}
 }
+
+func TestReadsFollowsAccessAndFlags(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		code  Code
+		attrs Attrs
+		arg   int
+		want  bool
+	}{
+		{"written", MatmulBackwardInput, Attrs{}, 0, false},
+		{"accumulated", MatmulBackwardInput, Attrs{Accumulate: true}, 0, true},
+		{"read", MatmulBackwardInput, Attrs{}, 1, true},
+		{"added to", MatmulBackwardWeight, Attrs{}, 0, true},
+		{"overwritten", MatmulBackwardWeight, Attrs{Overwrite: true}, 0, false},
+		{"bias overwritten, input accumulated", LayernormBackward, Attrs{Overwrite: true, Accumulate: true}, 2, false},
+		{"positions overwritten", EncoderBackward, Attrs{Overwrite: true}, 1, false},
+		{"tokens after the head", EncoderBackward, Attrs{Overwrite: true}, 0, true},
+		{"updated", AdamW, Attrs{}, 2, true},
+	} {
+		if op := (Op{Code: c.code, Attrs: c.attrs}); op.Reads(c.arg) != c.want {
+			t.Errorf("%s: %s reads argument %d: %v, want %v", c.name, c.code, c.arg, !c.want, c.want)
+		}
+	}
+}

@@ -315,10 +315,7 @@ func (l *Loop) gradients(it int) error {
 		return err
 	}
 	for at := 0; at < s.Shape.Batch; {
-		section := pick(s.Shape.Batch-at, s.Policy.MicroBatch, s.Train, s.TrainRest)
-		if at == 0 {
-			section = s.First
-		}
+		section := s.Next(at)
 		step.Sample = first + uint64(at)
 		if err := l.feed(section, step.Sample, l.Data.Train); err != nil {
 			return err

@@ -88,7 +88,6 @@ func (r *recorder) losses() (l []float64) {
 
 func device(threads int) Device {
 	dtypes := DTypes(trace.Float32)
-	dtypes.FirstOverwrites = true
 	return Device{Name: "CPU", Exec: cpu.New(cpu.Options{Threads: threads}), DTypes: dtypes, Costs: CPUCosts}
 }
 

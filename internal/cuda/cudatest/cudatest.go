@@ -49,10 +49,12 @@ func StandIn(t testing.TB) *Driver {
 	}
 	d := &Driver{Dir: t.TempDir()}
 	path := filepath.Join(d.Dir, "libcuda.so.1")
-	for _, name := range []string{path, filepath.Join(d.Dir, "libcublasLt.so.13")} {
-		if err := os.WriteFile(name, image, 0o755); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(path, image, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// A second name of one file: both libraries see the same streams.
+	if err := os.Link(path, filepath.Join(d.Dir, "libcublasLt.so.13")); err != nil {
+		t.Fatal(err)
 	}
 	t.Setenv("SNUG_CUDA_PATH", d.Dir)
 	t.Setenv("SNUG_NVML", filepath.Join(d.Dir, "none"))

@@ -122,7 +122,7 @@ extern "C" __global__ void cast_to_f32(float *dst, const elem *src, long long n)
 }
 
 // partial[g,oc] = sum of dout[n,oc] over the rows n of group g = blockIdx.y (`rows` rows each), n ascending in a thread.
-// A block does 32 packs of columns with 8 row lanes, added in order. bias_backward_sum then adds the groups to dbias.
+// A block does 32 packs of columns with 8 row lanes, added in order. bias_backward_sum then adds the groups to dbias, or overwrites it.
 template <int W> __device__ void bias_sum(float *partial, const elem *dout, int N, int OC, int rows) {
     __shared__ float part[8][32][W];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = (blockIdx.x * 32 + lane) * W;
@@ -151,10 +151,11 @@ extern "C" __global__ void bias_backward(float *partial, const elem *dout, int N
 extern "C" __global__ void bias_backward_1(float *partial, const elem *dout, int N, int OC, int rows) {
     bias_sum<1>(partial, dout, N, OC, rows);
 }
-extern "C" __global__ void bias_backward_sum(float *dbias, const float *partial, int groups, int OC) {
+extern "C" __global__ void bias_backward_sum(float *dbias, const float *partial, int groups, int OC,
+                                             int overwrite) {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= OC) return;
     float s = 0.0f;
     for (int g = 0; g < groups; g++) s += partial[(long long)g * OC + c];
-    dbias[c] += s;
+    dbias[c] = overwrite ? s : dbias[c] + s;
 }

@@ -38,9 +38,9 @@ __device__ __forceinline__ void add(float (&sum)[W], const elem *dout, int n, in
     for (int k = 0; k < W; k++) sum[k] += x[k];
 }
 
-// dwpe[t,c] += sum over b of dropout'(dout[b,t,c]), b ascending. dwpe f32. One thread a pack.
+// dwpe[t,c] += sum over b of dropout'(dout[b,t,c]), b ascending; with overwrite = for +=. dwpe f32. One thread a pack.
 template <int W>
-__device__ void wpe_backward(float *dwpe, const elem *dout, int B, int T, int C, const Dropout &drop) {
+__device__ void wpe_backward(float *dwpe, const elem *dout, int B, int T, int C, int overwrite, const Dropout &drop) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     long long TC = (long long)T * C;
     if (i * W >= TC) return;
@@ -48,13 +48,15 @@ __device__ void wpe_backward(float *dwpe, const elem *dout, int B, int T, int C,
     int t = (int)(i * W / C), c = (int)(i * W % C);
     for (int b = 0; b < B; b++) add<W>(sum, dout, b * T + t, c, T, C, drop);
 #pragma unroll
-    for (int k = 0; k < W; k++) dwpe[i * W + k] += sum[k];
+    for (int k = 0; k < W; k++) dwpe[i * W + k] = overwrite ? sum[k] : dwpe[i * W + k] + sum[k];
 }
-extern "C" __global__ void encoder_backward_wpe(float *dwpe, const elem *dout, int B, int T, int C, Dropout drop) {
-    wpe_backward<VEC>(dwpe, dout, B, T, C, drop);
+extern "C" __global__ void encoder_backward_wpe(float *dwpe, const elem *dout, int B, int T, int C, int overwrite,
+                                                Dropout drop) {
+    wpe_backward<VEC>(dwpe, dout, B, T, C, overwrite, drop);
 }
-extern "C" __global__ void encoder_backward_wpe_1(float *dwpe, const elem *dout, int B, int T, int C, Dropout drop) {
-    wpe_backward<1>(dwpe, dout, B, T, C, drop);
+extern "C" __global__ void encoder_backward_wpe_1(float *dwpe, const elem *dout, int B, int T, int C, int overwrite,
+                                                  Dropout drop) {
+    wpe_backward<1>(dwpe, dout, B, T, C, overwrite, drop);
 }
 
 // first[v] and count[v]: where token v first stands in idx, and how often. Both were set before: first to 0x7f7f7f7f, count to 0.

@@ -266,10 +266,10 @@ extern "C" __global__ void layernorm_backward_1(elem *dinp, float *partial, cons
     }
 }
 
-// dweight[c] += sum over blocks of partial[.,0,c]; dbias[c] += that of partial[.,1,c]; dbias may be null.
+// dweight[c] += sum over blocks of partial[.,0,c]; dbias[c] += that of partial[.,1,c]; dbias may be null. With overwrite = for +=.
 // A block does 32 columns: its 8 warps take every eighth block's row, then the eight are added in order.
 extern "C" __global__ void layernorm_backward_weight(float *dweight, float *dbias, const float *partial, int blocks,
-                                                     int C) {
+                                                     int C, int overwrite) {
     __shared__ float part[8][32];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, i = blockIdx.x * 32 + lane;
     float s = 0.0f;
@@ -281,6 +281,6 @@ extern "C" __global__ void layernorm_backward_weight(float *dweight, float *dbia
     if (warp != 0 || i >= 2 * C) return;
 #pragma unroll
     for (int w = 1; w < 8; w++) s += part[w][lane];
-    if (i < C) dweight[i] += s;
-    else if (dbias) dbias[i - C] += s;
+    float *d = i < C ? dweight + i : dbias ? dbias + i - C : nullptr;
+    if (d) *d = overwrite ? s : *d + s;
 }

@@ -2,18 +2,18 @@
 //
 // matmul_nt: A (M,K), B (N,K) as rows: out = inp weight^T, + bias.
 // matmul_nn: A (M,K), B (K,N): dinp = or += dout weight.
-// matmul_tn: A (K,M), B (K,N): dweight f32 += dout^T inp, K split over blockIdx.z into `partial` where M*N alone cannot
-//            fill the card; matmul_reduce then adds the splits in order.
+// matmul_tn: A (K,M), B (K,N): dweight = or += dout^T inp, in fp32 or elem; K split over blockIdx.z into `partial` where M*N
+//            alone cannot fill the card; matmul_reduce then adds the splits in order.
 #include "mma.cuh"
 
 struct Job {
-    elem *out;         // D of nt and nn
+    elem *out;         // D of nt, nn, and of tn without sum
     const elem *bias;  // nt: (N), may be null
-    float *sum;        // tn: D, or the partial sums (splits,M,N)
+    float *sum;        // tn: D in fp32, or the partial sums (splits,M,N); null where D is out
     const elem *a, *b;
     int M, N, K;       // K of one split is k_split
     int k_split;
-    int accumulate;    // nn: add to out; tn: add to sum
+    int accumulate;    // nn, tn: add to D
     int unused;
 };
 
@@ -50,7 +50,7 @@ template <bool SUM, bool ALIGNED> __device__ __forceinline__ void finish(const J
     long long d = (long long)m * job.N + n;
     const int COUNT = ALIGNED ? 2 : 1; // columns handled together
     for (int e = 0; e < 2 && n + e < job.N; e += COUNT) {
-        if (SUM) {
+        if (SUM && job.sum) {
             Pack<float, COUNT> *p = reinterpret_cast<Pack<float, COUNT> *>(job.sum + (long long)blockIdx.z * job.M * job.N + d + e), y = {};
             if (job.accumulate) y = *p;
             for (int k = 0; k < COUNT; k++) y.v[k] += x[e + k];
@@ -163,11 +163,12 @@ INSTANCES(tn, true, true)
 #include "matmul_hopper.cuh"
 #endif
 
-// sum[i] += partial[0,i] + partial[1,i] + ... in order.
-extern "C" __global__ void matmul_reduce(float *sum, const float *partial, long long n, int splits) {
+// D[i] = or += partial[0,i] + partial[1,i] + ... in order. D is sum, or out where sum is null.
+extern "C" __global__ void matmul_reduce(elem *out, float *sum, const float *partial, long long n, int splits, int accumulate) {
     for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (long long)gridDim.x * blockDim.x) {
         float s = partial[i];
         for (int k = 1; k < splits; k++) s += partial[k * n + i];
-        sum[i] += s;
+        if (sum) sum[i] = accumulate ? sum[i] + s : s;
+        else from_float(out[i], accumulate ? to_float(out[i]) + s : s);
     }
 }

@@ -3,7 +3,8 @@
 // the context current to their thread. Launches are checked against the limits of an RTX 3060.
 //
 // The update's kernels compute what they should; the loss and the embedding's gradient are toys that depend on the tokens
-// alone; every other kernel computes nothing. So a run has losses and parameters that tell whether all happened in order.
+// alone; products and sums into gradients are zeros, which overwrite where they should; every other kernel computes nothing.
+// So a run has losses and parameters that tell whether all happened in order.
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -94,10 +95,25 @@ static void encoder_backward_wte(word *a, word vocab) {
     }
 }
 
-// Kernels that compute, by how their names begin, and how many words of arguments they read.
-static const struct { const char *name; void (*run)(word *, word); int args; } kernels[] = {
+static void zeros(word p, word n, int size) { if (p) memset((void *)p, 0, n * size); }
+static void encoder_backward_wpe(word *a, word blocks) { if (a[5]) zeros(a[0], a[3] * a[4], 4); }
+static void layernorm_backward_weight(word *a, word blocks) { if (a[5]) zeros(a[0], a[4], 4), zeros(a[1], a[4], 4); }
+static void bias_backward_sum(word *a, word blocks) { if (a[4]) zeros(a[0], a[3], 4); }
+static void matmul_reduce(word *a, word blocks) { if (!a[5]) zeros(a[0], a[3], 2), zeros(a[1], a[3], 4); }
+static void matmul_f32(word *a, word blocks) { if (!a[11]) zeros(a[0], a[4] * a[5], 4); }
+// matmul_tn's argument is a Job: out, bias, sum, a, b, M and N, K and K of a split, accumulate.
+static void matmul_tn(word *a, word blocks) {
+    word mn = (a[5] & 0xffffffff) * (a[5] >> 32);
+    if (!a[7]) zeros(a[0], mn, 2), zeros(a[2], mn, 4);
+}
+
+// Kernels that compute, by how their names begin, and how many words of arguments they read: of one where job is set.
+static const struct { const char *name; void (*run)(word *, word); int args, job; } kernels[] = {
     {"adamw", adamw, 16}, {"norm_partial", norm_partial, 2}, {"norm_final", norm_final, 4}, {"loss_rows", loss_rows, 6},
     {"loss_sum", loss_sum, 3}, {"encoder_backward_wte", encoder_backward_wte, 8},
+    {"encoder_backward_wpe", encoder_backward_wpe, 6}, {"layernorm_backward_weight", layernorm_backward_weight, 6},
+    {"bias_backward_sum", bias_backward_sum, 5}, {"matmul_reduce", matmul_reduce, 6}, {"matmul_f32", matmul_f32, 12},
+    {"matmul_tn", matmul_tn, 8, 1},
 };
 static int computes(function *f) {
     for (int i = 0; i < (int)(sizeof kernels / sizeof *kernels); i++)
@@ -237,15 +253,15 @@ result cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsign
     work *w = queue(st, KERNEL);
     w->f = f; w->n = gx;
     int k = computes(f);
-    for (int i = 0; k >= 0 && i < kernels[k].args; i++) memcpy(&w->args[i], params[i], 8);)
+    for (int i = 0; k >= 0 && i < kernels[k].args; i++) memcpy(&w->args[i], kernels[k].job ? (char *)params[0] + 8 * i : params[i], 8);)
 
-// libcublasLt: one algorithm for everything, which computes nothing.
+// libcublasLt: one algorithm for everything, whose products are zeros. A layout is the bytes of its matrix.
 result cublasLtCreate(word *h) { *h = 1; return OK; }
 result cublasLtDestroy(word h) { return OK; }
 word cublasLtGetVersion(void) { return 120400; }
 result cublasLtMatmulDescCreate(word *d, int c, int s) { *d = 1; return OK; }
 result cublasLtMatmulDescSetAttribute(word d, int a, const void *p, word n) { return OK; }
-result cublasLtMatrixLayoutCreate(word *d, int t, word r, word c, word ld) { *d = 1; return r && c ? OK : INVALID; }
+result cublasLtMatrixLayoutCreate(word *d, int t, word r, word c, word ld) { *d = r * c * (t ? 2 : 4); return *d ? OK : INVALID; }
 result cublasLtMatmulPreferenceCreate(word *p) { *p = 1; return OK; }
 result cublasLtMatmulPreferenceDestroy(word p) { return OK; }
 result cublasLtMatmulPreferenceSetAttribute(word p, int a, const void *b, word n) { return OK; }
@@ -255,8 +271,10 @@ result cublasLtMatmulAlgoGetHeuristic(word h, word d, word A, word B, word C, wo
     return OK;
 }
 result cublasLtMatmul(word h, word d, const void *al, const void *A, word a, const void *B, word b, const void *be, const void *C, word c,
-                      void *D, word dd, const void *algo, void *ws, word n, void *stream) {
-    return A && B && D && algo && (n == 0 || ws) ? OK : INVALID;
-}
+                      void *D, word dd, const void *algo, void *ws, word n, stream *st) CALL(
+    if (!A || !B || !D || !algo || n && !ws) return leave(INVALID);
+    if (*(const float *)be) return leave(OK);
+    work *w = queue(st, FILL);
+    w->dst = D; w->n = dd;)
 const char *cublasLtGetStatusName(result s) { return "CUBLAS_STATUS_INVALID_VALUE"; }
 const char *cublasLtGetStatusString(result s) { return "an operand is missing"; }
