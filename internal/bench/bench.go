@@ -45,7 +45,7 @@ type Op struct {
 	Count int     `json:"count"`
 	Ms    float64 `json:"ms"`
 	Flops float64 `json:"flops"`
-	Bytes float64 `json:"bytes"` // read and written, each argument once
+	Bytes float64 `json:"bytes"` // that must move: arguments read, and arguments written
 }
 
 // Run loads the step with nanoGPT's initial weights and times iters iterations after two to warm up.
@@ -177,9 +177,16 @@ func (r *Result) group(step *gpt.Step, times []cuda.OpTime) {
 		if flops(t.Op) > 0 {
 			r.Products += t.Ms
 		}
-		for _, a := range t.Op.Args {
-			if !a.None() {
-				o.Bytes += float64(a.Len) * float64(step.Tensors[a.ID].DType.Size())
+		for i, a := range t.Op.Args {
+			if a.None() {
+				continue
+			}
+			bytes := float64(a.Len) * float64(step.Tensors[a.ID].DType.Size())
+			if t.Op.Reads(i) {
+				o.Bytes += bytes
+			}
+			if t.Op.Param(i).Access != program.Read {
+				o.Bytes += bytes
 			}
 		}
 		r.OpsTotal += t.Ms

@@ -108,8 +108,11 @@ func (x *Executor) streams(outputs ...[]float32) bool {
 func updated(l *program.Layout) (sum units.Bytes) {
 	for _, s := range l.Sections {
 		for i := range s.Ops {
-			if s.Ops[i].Code == program.AdamW {
-				sum += units.Bytes(3 * 4 * s.Ops[i].Args[0].Len)
+			if s.Ops[i].Code != program.AdamW {
+				continue
+			}
+			for p := 1; p < len(s.Ops[i].Args); p += 5 {
+				sum += units.Bytes(3 * 4 * s.Ops[i].Args[p].Len)
 			}
 		}
 	}

@@ -47,7 +47,31 @@ func opcases(rng *rand.Rand) (list []opcase) {
 		list = append(list, matmulCases(s)...)
 		list = append(list, updateCases(s)...)
 	}
+	for _, c := range list {
+		if o, ok := c.overwriting(); ok {
+			list = append(list, o)
+		}
+	}
 	return list
+}
+
+// overwriting is the same case with the gradients of weights overwritten; not ok where the op adds to none.
+func (c opcase) overwriting() (o opcase, ok bool) {
+	adds := program.Op{Code: c.code, Attrs: c.attrs}
+	c.attrs.Overwrite = true
+	ref, op := c.ref, program.Op{Code: c.code, Attrs: c.attrs}
+	c.ref = func(a [][]float64) {
+		for i := range a {
+			if adds.Reads(i) && !op.Reads(i) {
+				clear(a[i])
+			}
+		}
+		ref(a)
+	}
+	for i := range c.args {
+		ok = ok || adds.Reads(i) && !op.Reads(i)
+	}
+	return c, ok && c.code != program.LossSum
 }
 
 func tokenCases(rng *rand.Rand, s program.Attrs) []opcase {
@@ -135,9 +159,12 @@ func updateCases(s program.Attrs) []opcase {
 	n := s.N * s.OC
 	return []opcase{
 		{program.GlobalNorm, s, []arg{{n: 1}, {n: n}, {n: 3}, {n: s.C}}, func(a [][]float64) { a[0][0] = GlobalNorm(a[1], a[2], a[3]) }},
-		{program.AdamW, s, []arg{{n: n}, {}, {n: n}, {n: n, positive: true}, {n: n}, {n: 1, positive: true}}, func(a [][]float64) {
-			AdamW(a[0], a[2], a[3], a[4], a[5][0], AdamWParams{LR: testStep.LR, T: testStep.T, Beta1: s.Beta1, Beta2: s.Beta2,
-				Eps: s.Eps, WeightDecay: s.WeightDecay, GradClip: s.GradClip})
+		{program.AdamW, s, append([]arg{{n: 1, positive: true}, {n: n}, {}, {n: n}, {n: n, positive: true}, {n: n}},
+			[]arg{{n: s.C}, {}, {n: s.C}, {n: s.C, positive: true}, {n: s.C}}...), func(a [][]float64) {
+			for ; len(a) > 1; a = append(a[:1:1], a[6:]...) {
+				AdamW(a[1], a[3], a[4], a[5], a[0][0], AdamWParams{LR: testStep.LR, T: testStep.T, Beta1: s.Beta1, Beta2: s.Beta2,
+					Eps: s.Eps, WeightDecay: s.WeightDecay, GradClip: s.GradClip})
+			}
 		}},
 		{program.Zero, s, []arg{{n: n}}, func(a [][]float64) { clear(a[0]) }},
 		{program.Cast, s, []arg{{n: n}, {n: n}}, func(a [][]float64) { copy(a[0], a[1]) }},

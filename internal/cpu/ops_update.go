@@ -87,19 +87,26 @@ func globalNorm(b *binding) []phase {
 }
 
 func adamW(b *binding) []phase {
-	param, m, v, grad, norm := b.f(0), b.f(2), b.f(3), b.f(4), b.f(5)
-	update := b.k.AdamW
-	if b.streams(param, m, v) {
-		update = b.k.AdamWStream
+	norm := b.f(0)
+	var pieces []func(h kernel.AdamW)
+	for i := 1; i < len(b.Args); i += 5 {
+		param, m, v, grad := b.f(i), b.f(i+2), b.f(i+3), b.f(i+4)
+		update := b.k.AdamW
+		if b.streams(param, m, v) {
+			update = b.k.AdamWStream
+		}
+		for from := 0; from < len(param); from += share {
+			to := min(from+share, len(param))
+			pieces = append(pieces, func(h kernel.AdamW) { update(param[from:to], m[from:to], v[from:to], grad[from:to], h) })
+		}
 	}
-	return elementwise(len(param), func(from, to int) {
+	return []phase{{len(pieces), func(i, _ int) {
 		size := float64(norm[0])
 		if math.IsNaN(size) || math.IsInf(size, 0) {
 			return // a norm that is not finite leaves everything as it was
 		}
-		h := b.adamW(size)
-		update(param[from:to], m[from:to], v[from:to], grad[from:to], h)
-	})
+		pieces[i](b.adamW(size))
+	}}}
 }
 
 // adamW is the step's numbers, rounded to float32 once.

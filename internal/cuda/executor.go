@@ -20,7 +20,7 @@ type Executor struct {
 	stage  staging
 	later  stageSlot // the scalars under way to the host; used until they are taken
 	shot   snapshot
-	pieces map[*program.Op]pieceTable
+	tables map[*program.Op]entryTable
 }
 
 // NewExecutor makes an executor on an open device. Close closes the device too.
@@ -55,7 +55,7 @@ func (e *Executor) take(l *program.Layout) (err error) {
 	if e.arena, err = e.drv.alloc(l.Size); err != nil {
 		return err
 	}
-	e.layout, e.taken, e.pieces = l, l.Size, map[*program.Op]pieceTable{}
+	e.layout, e.taken, e.tables = l, l.Size, map[*program.Op]entryTable{}
 	if err := e.stage.open(e.drv, e.stream); err != nil {
 		return err
 	}
@@ -186,8 +186,8 @@ func (e *Executor) unload() error {
 	}
 	e.shot.finish()
 	err := errors.Join(e.drv.synchronize(e.copied), e.drv.synchronize(e.stream), e.drv.free(e.arena), e.stage.close(), e.later.close(e.drv), e.shot.close(e.drv))
-	for _, p := range e.pieces {
-		err = errors.Join(err, e.drv.freeHost(p.host))
+	for _, t := range e.tables {
+		err = errors.Join(err, e.drv.freeHost(t.host))
 	}
 	e.arena, e.taken = 0, 0
 	return err

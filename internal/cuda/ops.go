@@ -2,8 +2,6 @@ package cuda
 
 import (
 	"fmt"
-	"math"
-	"unsafe"
 
 	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/trace"
@@ -59,25 +57,21 @@ func (t Target) Scratch(op *program.Op) units.Bytes {
 	case program.BiasBackward:
 		_, groups := biasGroups(a.N)
 		return units.Bytes(groups * a.OC * 4)
-	case program.GlobalNorm:
-		n := 0
-		for _, g := range op.Args[1:] {
-			n += ceil(g.Len, pieceLen)
-		}
-		return units.Bytes(n * (pieceBytes + 4))
+	case program.GlobalNorm, program.AdamW:
+		return updateScratch(op)
 	}
 	return 0
 }
 
-// prepare loads what op will need: the fastest algorithm of a product, attention's kernels, the table of a norm.
+// prepare loads what op will need: the fastest algorithm of a product, attention's kernels, the table of an update.
 func (e *Executor) prepare(op *program.Op) error {
 	switch op.Code {
 	case program.MatmulForward, program.MatmulGeluForward, program.MatmulBackwardInput, program.MatmulBackwardWeight:
 		return e.prepareProduct(op)
 	case program.AttentionForward, program.AttentionBackward:
 		return e.load(e.attentionUnit(op)) // which head size is used, Overhead does not know
-	case program.GlobalNorm:
-		return e.preparePieces(op)
+	case program.GlobalNorm, program.AdamW:
+		return e.prepareTable(op)
 	}
 	return nil
 }
@@ -247,62 +241,6 @@ func (e *Executor) lossSum(op *program.Op, s program.Step) error {
 	x := op.Args
 	e.with().ptr(e.ptr(x[0]), e.ptr(x[1])).int(x[1].Len)
 	return e.launch("loss.f32", "loss_sum", dim{x: 1}, 1024, 0)
-}
-
-// A gradient's squares are summed in pieces of pieceLen elements, a block each.
-const (
-	pieceLen   = 1 << 16
-	pieceBytes = 16 // Piece of adamw.cu
-)
-
-// pieceTable is a GlobalNorm's list of pieces, in page-locked memory.
-type pieceTable struct {
-	host uintptr
-	n    int
-}
-
-func (e *Executor) preparePieces(op *program.Op) error {
-	var table []uint64
-	for _, g := range op.Args[1:] {
-		if e.dtype(g) != trace.Float32 {
-			return fmt.Errorf("%s: gradients are %s, the norm takes float32", op.Name, e.dtype(g))
-		}
-		for at := 0; at < g.Len; at += pieceLen {
-			table = append(table, uint64(e.ptr(g))+uint64(at)*4, uint64(min(pieceLen, g.Len-at)))
-		}
-	}
-	host, err := e.drv.allocHost(len(table) * 8)
-	if err != nil {
-		return err
-	}
-	copy(unsafe.Slice((*uint64)(*(*unsafe.Pointer)(unsafe.Pointer(&host))), len(table)), table)
-	e.pieces[op] = pieceTable{host, len(table) / 2}
-	return nil
-}
-
-func (e *Executor) globalNorm(op *program.Op, s program.Step) error {
-	t := e.pieces[op]
-	table, _ := e.scratchPtr(op)
-	partial := table + Pointer(t.n*pieceBytes)
-	if err := e.drv.toDevice(table, t.host, t.n*pieceBytes, e.stream); err != nil {
-		return err
-	}
-	e.with().ptr(partial, table)
-	if err := e.launch("adamw.f32", "norm_partial", dim{x: t.n}, 512, 0); err != nil {
-		return err
-	}
-	e.with().ptr(e.ptr(op.Args[0]), partial).int(t.n).float(s.LossScale)
-	return e.launch("adamw.f32", "norm_final", dim{x: 1}, 1024, 0)
-}
-
-func (e *Executor) adamW(op *program.Op, s program.Step) error {
-	a, x := &op.Attrs, op.Args
-	t := float64(s.T)
-	step, root := s.LR/(1-math.Pow(a.Beta1, t)), math.Sqrt(1-math.Pow(a.Beta2, t))
-	n := x[0].Len
-	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2]), e.ptr(x[3]), e.ptr(x[4]), e.ptr(x[5])).int(n).
-		float(s.LR, step, root, a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.GradClip, s.LossScale)
-	return e.launch(e.unit("adamw", x[0]), "adamw", dim{x: min(ceil(n, threads), 4096)}, threads, 0)
 }
 
 func (e *Executor) zero(op *program.Op, s program.Step) error {

@@ -104,27 +104,24 @@ func opcases(rng *rand.Rand) (list []opcase) {
 	return list
 }
 
-// overwriting is the same case with the gradients of weights overwritten; it has none where an op adds to none.
-func (c opcase) overwriting() (opcase, bool) {
-	add := c.op()
+// overwriting is the same case with the gradients of weights overwritten; not ok where the op adds to none.
+func (c opcase) overwriting() (o opcase, ok bool) {
+	adds := program.Op{Code: c.code, Attrs: c.attrs}
 	c.attrs.Overwrite = true
-	ref, op, found := c.ref, c.op(), false
+	ref, op := c.ref, program.Op{Code: c.code, Attrs: c.attrs}
 	c.ref = func(a [][]float64) {
 		for i := range a {
-			if !op.Reads(i) {
+			if adds.Reads(i) && !op.Reads(i) {
 				clear(a[i])
 			}
 		}
 		ref(a)
 	}
 	for i := range c.args {
-		found = found || add.Reads(i) && !op.Reads(i)
+		ok = ok || adds.Reads(i) && !op.Reads(i)
 	}
-	return c, found && c.code != program.LossSum
+	return c, ok && c.code != program.LossSum
 }
-
-// op is the case's op without its tensors.
-func (c *opcase) op() program.Op { return program.Op{Code: c.code, Attrs: c.attrs} }
 
 func tokenCases(rng *rand.Rand, s program.Attrs) []opcase {
 	idx, targets := make([]int32, s.N), make([]int32, s.N)
@@ -223,15 +220,23 @@ func updateCases(s program.Attrs) []opcase {
 	h := cpu.AdamWParams{LR: testStep.LR, T: testStep.T, Beta1: s.Beta1, Beta2: s.Beta2, Eps: s.Eps, WeightDecay: s.WeightDecay, GradClip: s.GradClip}
 	return []opcase{
 		{program.GlobalNorm, s, []arg{fl(1), fl(n), fl(3), fl(s.C)}, func(a [][]float64) { a[0][0] = cpu.GlobalNorm(a[1], a[2], a[3]) }},
-		{program.AdamW, s, []arg{el(n), fl(n), fl(n), pos(n), fl(n), pos(1)}, func(a [][]float64) {
-			cpu.AdamW(a[1], a[2], a[3], a[4], a[5][0], h)
-			copy(a[0], a[1])
+		{program.GlobalNorm, s, []arg{fl(1), fl(s.C), el(n), fl(3), el(s.OC)}, func(a [][]float64) {
+			a[0][0] = cpu.GlobalNorm(a[1], a[2], a[3], a[4])
+		}},
+		{program.AdamW, s, slices.Concat([]arg{pos(1)}, adam(n, fl(n)), adam(3, el(3)), adam(s.C, fl(s.C)), adam(s.OC*s.C, el(s.OC*s.C))), func(a [][]float64) {
+			for i := 1; i < len(a); i += 5 {
+				cpu.AdamW(a[i+1], a[i+2], a[i+3], a[i+4], a[0][0], h)
+				copy(a[i], a[i+1])
+			}
 		}},
 		{program.Zero, s, []arg{el(n)}, func(a [][]float64) { clear(a[0]) }},
 		{program.Cast, s, []arg{el(n), fl(n)}, func(a [][]float64) { copy(a[0], a[1]) }},
 		{program.Cast, s, []arg{fl(n), el(n)}, func(a [][]float64) { copy(a[0], a[1]) }},
 	}
 }
+
+// adam is a tensor of n elements as AdamW takes it.
+func adam(n int, grad arg) []arg { return []arg{el(n), fl(n), fl(n), pos(n), grad} }
 
 // program is the op alone, in one section.
 func (c *opcase) program(e *Executor, dtype trace.DType) *program.Program {
@@ -351,7 +356,7 @@ func (c *opcase) check(t *testing.T, name string, dtype trace.DType, got [][]flo
 		if bad >= 0 || !(math.Sqrt(diff) <= epsilon[dtype]*math.Sqrt(norm)+1e-30) {
 			at := max(bad, 0)
 			t.Errorf("%s: argument %d (%s), element %d of %d is %g, want %g (+-%.2g); relative error of all %.2g, allowed %.2g",
-				name, i, c.code.Spec().Params[min(i, len(c.code.Spec().Params)-1)].Name, at, len(want[i]), got[i][at], want[i][at], tol,
+				name, i, (&program.Op{Code: c.code}).Param(i).Name, at, len(want[i]), got[i][at], want[i][at], tol,
 				math.Sqrt(diff/norm), epsilon[dtype])
 			return
 		}

@@ -145,7 +145,7 @@ func (b *builder) init() {
 	}
 }
 
-// update clips by the norm of all gradients together and takes one AdamW step.
+// update clips by the norm of all gradients together and takes one AdamW step over each of nanoGPT's two parameter groups.
 func (b *builder) update() {
 	norm := []program.Arg{b.Whole(b.Norm)}
 	for _, p := range b.Params {
@@ -153,12 +153,18 @@ func (b *builder) update() {
 	}
 	b.op(program.GlobalNorm, "grad_norm", program.Attrs{}, norm...)
 	a := b.Shape.Adam
-	for _, p := range b.Params {
-		attrs := program.Attrs{Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, GradClip: a.GradClip}
-		if p.Decays() {
-			attrs.WeightDecay = a.WeightDecay
+	for _, group := range []struct {
+		name   string
+		decays bool
+		decay  float64
+	}{{"decay", true, a.WeightDecay}, {"nodecay", false, 0}} {
+		args := []program.Arg{b.Whole(b.Norm)}
+		for _, p := range b.Params {
+			if p.Decays() == group.decays {
+				args = append(args, b.Whole(p.Weight), b.Whole(p.Master), b.Whole(p.M), b.Whole(p.V), b.Whole(p.Grad))
+			}
 		}
-		b.op(program.AdamW, p.Name, attrs, b.Whole(p.Weight), b.Whole(p.Master), b.Whole(p.M), b.Whole(p.V), b.Whole(p.Grad), b.Whole(b.Norm))
+		b.op(program.AdamW, group.name, program.Attrs{Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, GradClip: a.GradClip, WeightDecay: group.decay}, args...)
 	}
 }
 

@@ -57,7 +57,7 @@ func (r *reference[F]) op(op *program.Op, s program.Step) {
 	n := func(i int) []int32 { a := op.Args[i]; return r.ints[a.ID][a.Offset:][:a.Len] }
 	a := op.Attrs
 	for i, arg := range op.Args {
-		if op.Code.Spec().Params[min(i, len(op.Code.Spec().Params)-1)].Access == program.Add && !arg.None() && !op.Reads(i) {
+		if op.Param(i).Access == program.Add && !arg.None() && !op.Reads(i) {
 			clear(f(i))
 		}
 	}
@@ -110,8 +110,10 @@ func (r *reference[F]) op(op *program.Op, s program.Step) {
 		}
 		f(0)[0] = cpu.GlobalNorm(grads...)
 	case program.AdamW:
-		cpu.AdamW(f(0), f(2), f(3), f(4), f(5)[0], cpu.AdamWParams{LR: s.LR, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps,
-			WeightDecay: a.WeightDecay, GradClip: a.GradClip, T: s.T})
+		for i := 1; i < len(op.Args); i += 5 {
+			cpu.AdamW(f(i), f(i+2), f(i+3), f(i+4), f(0)[0], cpu.AdamWParams{LR: s.LR, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps,
+				WeightDecay: a.WeightDecay, GradClip: a.GradClip, T: s.T})
+		}
 	case program.Zero:
 		clear(f(0))
 	default:

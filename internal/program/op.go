@@ -3,6 +3,7 @@ package program
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/snugml/snug/internal/units"
 )
@@ -52,7 +53,7 @@ type Param struct {
 	Name     string
 	Access   Access
 	Optional bool // may be absent (Arg.None)
-	Many     bool // the last parameter, standing for any number of arguments
+	Many     bool // from the first such on, parameters repeat together, any number of times
 }
 
 // Spec is an op's signature: outputs first, then inputs.
@@ -130,10 +131,11 @@ var specs = [Codes]Spec{
 	LossSum: {"LossSum", []Param{add("sum"), r("losses")}},
 	// norm (1) f32 = sqrt(sum of squares of every gradient) / Step.LossScale, in a fixed order
 	GlobalNorm: {"GlobalNorm", []Param{w("norm"), many(r("grads"))}},
-	// PyTorch's AdamW. param and master are the same values, in the weights' and in fp32; without master, param is fp32.
+	// PyTorch's AdamW over one parameter group. param and master are the same values, in the weights' dtype and in fp32; without
+	// master, param is fp32. grad is fp32 or in the weights' dtype.
 	// The gradient is scaled by min(1, GradClip/(norm+1e-6)) / Step.LossScale; GradClip 0 does not clip.
 	// A norm that is not finite leaves everything as it was.
-	AdamW: {"AdamW", []Param{upd("param"), opt(upd("master")), upd("m"), upd("v"), r("grad"), r("norm")}},
+	AdamW: {"AdamW", []Param{r("norm"), many(upd("param")), many(opt(upd("master"))), many(upd("m")), many(upd("v")), many(r("grad"))}},
 	Zero:  {"Zero", []Param{w("t")}},
 	Cast:  {"Cast", []Param{w("dst"), r("src")}},
 }
@@ -171,7 +173,7 @@ type Attrs struct {
 
 	Scale float64 // Loss: 1/(effective batch * T)
 
-	Beta1, Beta2, Eps, WeightDecay, GradClip float64 // AdamW; WeightDecay is 0 for tensors of one dimension
+	Beta1, Beta2, Eps, WeightDecay, GradClip float64 // AdamW
 }
 
 // Op is one operation on tensors of its program.
@@ -185,7 +187,7 @@ type Op struct {
 
 // Reads reports whether op reads what argument i held before it.
 func (op *Op) Reads(i int) bool {
-	switch op.param(i).Access {
+	switch op.Param(i).Access {
 	case Write:
 		return i == 0 && op.Attrs.Accumulate
 	case Add:
@@ -194,13 +196,28 @@ func (op *Op) Reads(i int) bool {
 	return true
 }
 
-// param returns the parameter that argument i of op stands for.
-func (op *Op) param(i int) Param {
+// Param returns the parameter that argument i of op stands for.
+func (op *Op) Param(i int) Param {
 	params := specs[op.Code].Params
 	if i >= len(params) {
-		return params[len(params)-1]
+		first := specs[op.Code].repeated()
+		i = first + (i-first)%(len(params)-first)
 	}
 	return params[i]
+}
+
+// repeated is the index of the first parameter that repeats, or how many there are.
+func (s Spec) repeated() int {
+	if i := slices.IndexFunc(s.Params, func(p Param) bool { return p.Many }); i >= 0 {
+		return i
+	}
+	return len(s.Params)
+}
+
+// takes reports whether n arguments can be bound to s.
+func (s Spec) takes(n int) bool {
+	first, all := s.repeated(), len(s.Params)
+	return n == all || first < all && n > all && (n-first)%(all-first) == 0
 }
 
 // Step is what changes from run to run of a section.

@@ -124,12 +124,11 @@ func (p *Program) Check() error {
 
 func (p *Program) checkOp(op *Op, written map[ID]bool) error {
 	spec := op.Code.Spec()
-	last := len(spec.Params) - 1
-	if len(op.Args) != len(spec.Params) && !(spec.Params[last].Many && len(op.Args) > last) {
+	if !spec.takes(len(op.Args)) {
 		return fmt.Errorf("%d arguments, the signature has %d", len(op.Args), len(spec.Params))
 	}
 	for i, a := range op.Args {
-		param := op.param(i)
+		param := op.Param(i)
 		if a.None() {
 			if !param.Optional {
 				return fmt.Errorf("%s is absent", param.Name)
@@ -145,7 +144,7 @@ func (p *Program) checkOp(op *Op, written map[ID]bool) error {
 		}
 	}
 	for i, a := range op.Args {
-		if !a.None() && op.param(i).Access != Read {
+		if !a.None() && op.Param(i).Access != Read {
 			written[a.ID] = true
 		}
 	}

@@ -34,8 +34,8 @@ func TestSpecsAreWhole(t *testing.T) {
 		written := false
 		for i, p := range s.Params {
 			written = written || p.Access != Read
-			if p.Many && i != len(s.Params)-1 {
-				t.Errorf("%s: %s stands for many but is not last", c, p.Name)
+			if p.Many != (i >= s.repeated()) {
+				t.Errorf("%s: %s repeats: %v, the first that does is number %d", c, p.Name, p.Many, s.repeated())
 			}
 		}
 		if !written {
@@ -108,9 +108,29 @@ func TestReadsFollowsAccessAndFlags(t *testing.T) {
 		{"positions overwritten", EncoderBackward, Attrs{Overwrite: true}, 1, false},
 		{"tokens after the head", EncoderBackward, Attrs{Overwrite: true}, 0, true},
 		{"updated", AdamW, Attrs{}, 2, true},
+		{"the third group's gradient", AdamW, Attrs{}, 15, true},
 	} {
 		if op := (Op{Code: c.code, Attrs: c.attrs}); op.Reads(c.arg) != c.want {
 			t.Errorf("%s: %s reads argument %d: %v, want %v", c.name, c.code, c.arg, !c.want, c.want)
+		}
+	}
+}
+
+func TestGroupsOfArgumentsRepeat(t *testing.T) {
+	for n, want := range map[int]bool{1: false, 5: false, 6: true, 7: false, 10: false, 11: true, 16: true} {
+		if got := AdamW.Spec().takes(n); got != want {
+			t.Errorf("AdamW with %d arguments: %v, want %v", n, got, want)
+		}
+	}
+	for n, want := range map[int]bool{1: false, 2: true, 3: true, 40: true} {
+		if got := GlobalNorm.Spec().takes(n); got != want {
+			t.Errorf("GlobalNorm with %d arguments: %v, want %v", n, got, want)
+		}
+	}
+	op := Op{Code: AdamW}
+	for i, want := range []string{"norm", "param", "master", "m", "v", "grad", "param", "master", "m", "v", "grad", "param"} {
+		if got := op.Param(i).Name; got != want {
+			t.Errorf("argument %d is %s, want %s", i, got, want)
 		}
 	}
 }

@@ -53,28 +53,32 @@ static block *find(const void *p) {
 
 static float f32(word w) { float f; memcpy(&f, &w, 4); return f; }
 
+// Entry of adamw.cu.
+typedef struct { float *param, *master, *m, *v; void *grad; long long n; int first, half; } entry;
+// grad is an element of a gradient; one of 16 bits counts as bfloat16.
+static float grad(entry *e, long long i) { return e->half ? f32((word)((unsigned short *)e->grad)[i] << 16) : ((float *)e->grad)[i]; }
+
 static void adamw(word *a, word blocks) {
-    float *param = (float *)a[0], *master = (float *)a[1], *m = (float *)a[2], *v = (float *)a[3], *grad = (float *)a[4], norm = *(float *)a[5];
-    float lr = f32(a[7]), step = f32(a[8]), root = f32(a[9]), b1 = f32(a[10]), b2 = f32(a[11]), eps = f32(a[12]), decay = f32(a[13]), clip = f32(a[14]);
+    entry *table = (entry *)a[0];
+    float norm = *(float *)a[1];
+    float lr = f32(a[3]), step = f32(a[4]), root = f32(a[5]), b1 = f32(a[6]), b2 = f32(a[7]), eps = f32(a[8]), decay = f32(a[9]), clip = f32(a[10]);
     if (!isfinite(norm)) return;
-    float scale = 1 / f32(a[15]);
+    float scale = 1 / f32(a[11]);
     if (clip > 0) scale *= fminf(1, clip / (norm + 1e-6f));
-    float *w = master ? master : param;
-    for (int i = 0; i < (int)a[6]; i++) {
-        float g = grad[i] * scale;
-        m[i] = b1 * m[i] + (1 - b1) * g;
-        v[i] = b2 * v[i] + (1 - b2) * g * g;
-        w[i] -= lr * decay * w[i];
-        w[i] -= step * (m[i] / (sqrtf(v[i]) / root + eps));
-    }
+    for (entry *e = table; e < table + a[2]; e++)
+        for (long long i = 0; i < e->n; i++) {
+            float g = grad(e, i) * scale, *w = e->master ? e->master : e->param;
+            e->m[i] = b1 * e->m[i] + (1 - b1) * g;
+            e->v[i] = b2 * e->v[i] + (1 - b2) * g * g;
+            w[i] -= lr * decay * w[i];
+            w[i] -= step * (e->m[i] / (sqrtf(e->v[i]) / root + eps));
+        }
 }
 static void norm_partial(word *a, word blocks) {
-    struct { float *grad; long long n; } *piece = (void *)a[1];
-    for (word b = 0; b < blocks; b++) {
-        float s = 0;
-        for (long long i = 0; i < piece[b].n; i++) s += piece[b].grad[i] * piece[b].grad[i];
-        ((float *)a[0])[b] = s;
-    }
+    entry *table = (entry *)a[1];
+    for (word b = 0; b < blocks; b++) ((float *)a[0])[b] = 0;
+    for (entry *e = table; e < table + a[2]; e++)
+        for (long long i = 0; i < e->n; i++) ((float *)a[0])[e->first] += grad(e, i) * grad(e, i);
 }
 static void norm_final(word *a, word blocks) {
     float s = 0;
@@ -109,7 +113,7 @@ static void matmul_tn(word *a, word blocks) {
 
 // Kernels that compute, by how their names begin, and how many words of arguments they read: of one where job is set.
 static const struct { const char *name; void (*run)(word *, word); int args, job; } kernels[] = {
-    {"adamw", adamw, 16}, {"norm_partial", norm_partial, 2}, {"norm_final", norm_final, 4}, {"loss_rows", loss_rows, 6},
+    {"adamw", adamw, 12}, {"norm_partial", norm_partial, 3}, {"norm_final", norm_final, 4}, {"loss_rows", loss_rows, 6},
     {"loss_sum", loss_sum, 3}, {"encoder_backward_wte", encoder_backward_wte, 8},
     {"encoder_backward_wpe", encoder_backward_wpe, 6}, {"layernorm_backward_weight", layernorm_backward_weight, 6},
     {"bias_backward_sum", bias_backward_sum, 5}, {"matmul_reduce", matmul_reduce, 6}, {"matmul_f32", matmul_f32, 12},
