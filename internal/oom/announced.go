@@ -22,27 +22,33 @@ var (
 		`显存(?:不足|不够|溢出|爆|超)`, `爆(?:了)?显存`, `GPU ?メモリ(?:が)?不足`, `メモリ(?:が)?(?:不足|足りな)`, `(?:zu wenig|kein|nicht gen[uü]g\w*) \w*speicher`, `speicher (?:reicht nicht|ist voll|geht aus)`,
 		`메모리 ?부족`, `m[ée]moire insuffisante`, `memoria insuficiente`, `मेमोरी (?:खत्म|समाप्त|कम|की कमी)`, hosts,
 	}, "|")
-	hosts = `(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher`
+	hosts = `(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b`
 
 	// trouble may be another's than running out: it takes a cut traceback beside it.
-	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit)|\berror\b[^.\n]{0,40}\bmemory\b`
+	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit|usage|leak|consumption|growth)|\berror\b[^.\n]{0,40}\bmemory\b`
 	// claims are a reporter's own words for what happened.
-	claims = `(?:\b(?:gets?|got|getting|gives?|encounter\w*|hit|hits|faced?|facing|receiv\w+|r[ua]n(?:ning|s)?|throws?|raises?|crash\w*|fails?|met|meet|caus\w+|occurs?|happens?)\b|报|出现|导致)[^.\n]{0,40}(?:` + spoken + `)`
+	claims = `(?:\b(?:gets?|got|getting|gives?|encounter\w*|hit|hits|faced?|facing|receiv\w+|r[ua]n(?:ning|s)?|throws?|raises?|crash\w*|fails?|met|meet|ends?|ended|exits?|exited|stops?|stopped|dies|died|results?|reports?|shows?|leads?|caus\w+|occurs?|happens?)\b|报|出现|导致)[^.\n]{0,40}(?:` + spoken + `)`
 
 	// changeExpr is the title of a change, which tells of no failure.
-	changeExpr = lazy(`(?i)^# (?:\[[^\]]*\] *|\w+: *)?(?:fix|add|avoid|prevent|handle|reduce|improve|support|update|doc)\w*\b`)
-	claimExpr  = lazy(`(?i)` + claims)
-	cutExpr    = lazy(`(?i)` + spoken + `|` + trouble)
-	titleExpr  = lazy(`(?i)` + spoken)
-	hostsExpr  = lazy(`(?i)` + hosts)
-	adviceExpr = lazy(`(?i)\b(?:if|avoid\w*|prevent\w*|in case of|reduce|may|might|could|can|should|without|no|fix(?:es|ed)?|against)\b[^.\n]{0,40}(?:` + spoken + `)`)
+	changeExpr  = lazy(`(?i)^# (?:\[[^\]]*\] *|\w+: *)?(?:fix|add|avoid|prevent|handle|reduce|improve|support|update|doc)\w*\b`)
+	claimExpr   = lazy(`(?i)` + claims)
+	cutExpr     = lazy(`(?i)` + spoken + `|` + trouble)
+	spokenAlone = lazy(`(?i)out of memory|\boom\b`)
+	titleExpr   = lazy(`(?i)` + spoken)
+	hostsExpr   = lazy(`(?i)` + hosts)
+	adviceExpr  = lazy(`(?i)\b(?:if|avoid\w*|prevent\w*|in case of|reduce|may|might|could|can|should|without|no|fix(?:es|ed)?|against)\b[^.\n]{0,40}(?:` + spoken + `)`)
 )
+
+// otherEnd is a death that no lack of memory dies.
+var otherEnd = lazy(`(?i)segmentation fault|sigsegv|sigterm|sigabrt|core dumped|bus error|signal: (?:aborted|terminated)`)
 
 // mention keeps that a sentence says so; advice against it is none.
 func mention(r *Run, m []string) {
+	r.Told.Other = r.Told.Other || otherEnd().MatchString(m[0])
 	if r.Told.Claim || !titleExpr().MatchString(m[0]) || adviceExpr().MatchString(m[0]) {
 		return
 	}
+	r.Told.Host = r.Told.Host || hostsExpr().MatchString(m[0])
 	r.Told.Memory, r.Told.Claim = true, claimExpr().MatchString(m[0])
 }
 
@@ -90,20 +96,23 @@ func (r *Reader) heading(line []byte) bool {
 func (r *Reader) announced() []*Failure {
 	var calls []Traceback
 	for _, s := range r.ranks() {
-		if len(s.frames) > 0 && !s.raised && !s.other {
+		if len(s.frames) > 0 && !s.other {
 			calls = append(calls, s.frames)
 		}
 	}
 	heads := strings.HasPrefix(r.title, "# ")
+	if r.run.Told.Other && !spokenAlone().MatchString(r.title) {
+		return nil
+	}
 	titled := titleExpr().MatchString(r.title) && (heads || !adviceExpr().MatchString(r.title))
 	switch {
 	case len(calls) > 0 && (titled || r.run.Told.Memory || heads && cutExpr().MatchString(r.title)):
-	case heads && !r.raised && !changeExpr().MatchString(r.title) && (titled || r.run.Told.Claim):
+	case heads && !r.raised && !changeExpr().MatchString(r.title) && (titled || r.run.Told.Claim || r.run.Told.Memory && failsExpr().MatchString(r.title)):
 	default:
 		return nil
 	}
 	f := &Failure{Dialect: onlySaid, Kind: Device, Message: r.title, Line: 1}
-	if hostsExpr().MatchString(r.title) {
+	if r.run.Told.Host || hostsExpr().MatchString(r.title) {
 		f.Kind = Host
 	}
 	if len(calls) > 0 {

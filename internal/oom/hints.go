@@ -72,6 +72,9 @@ var elsewhere = []string{"np.", "numpy.", "pd.", "cv2.", "scipy.", "sklearn.", "
 // valueExpr is what a line computes to keep or to return.
 var valueExpr = lazy(`^(?:[\w.\[\], '":]+ [+*-]?= |return )(.*)$`)
 
+// movedExpr is a line that ends with something put on the card.
+var movedExpr = lazy(`\.(?:cuda\(\w*\)|to\([\w.'"]+\))$`)
+
 // computing is a forward pass where nothing else is known of a failure than the expression that was being computed:
 // a bare line, or a tensor's operation in a function that says nothing.
 func (t Traceback) computing() sight {
@@ -83,13 +86,16 @@ func (t Traceback) computing() sight {
 	if m := valueExpr().FindStringSubmatch(f.Code); m != nil {
 		bare, value = f.Path == "" && f.Func == "", m[1]
 	}
+	if f.Func == "" && strings.HasPrefix(f.Code, "self.") && movedExpr().MatchString(f.Code) {
+		return sight{doing: Init} // what an object keeps on the card, it made when it was made
+	}
 	calls := callees(value)
 	for _, c := range calls {
 		n := read(c.name)
 		switch {
 		case slices.Contains(elsewhere, c.object) || n.has(kTensor|kLoad|kBuild|kMake|kFile|kData|kDataset|kMove):
 			return sight{}
-		case n.has(kCompute) && f.Func != "<module>":
+		case n.has(kCompute|kOp) && f.Func != "<module>":
 			return sight{doing: Forward}
 		}
 	}

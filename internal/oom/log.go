@@ -1,6 +1,9 @@
 package oom
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Log is all that a Reader understood.
 type Log struct {
@@ -17,14 +20,16 @@ type Log struct {
 func (l *Log) Phase() Phase { return l.sight().phase() }
 
 func (l *Log) sight() sight {
-	s := l.shown().or(told(l.Run.Title))
+	s := l.shown().or(told(l.Run.Title).sight)
 	for _, f := range l.Failures {
-		s = s.or(told(f.Message))
+		s = s.or(told(f.Message).sight)
 	}
 	if strings.HasPrefix(l.Run.Title, "#") {
 		s = s.or(titled(l.Run.Title))
 	}
-	s = s.or(l.Run.Told.Phase)
+	if f := l.Failure(); f == nil || !strings.HasPrefix(f.Dialect, "dataloader") { // what feeds the step is no part of it
+		s = s.or(l.Run.Told.Phase.sight)
+	}
 	if l.Run.Progress.Loaded {
 		s = s.or(sight{doing: Init}) // and nothing was shown after
 	}
@@ -53,6 +58,9 @@ func (l *Log) shown() sight {
 	}
 	for _, t := range l.loose {
 		s = s.or(t.sight())
+	}
+	for _, other := range l.Failures {
+		s = s.or(kernel(other.Message))
 	}
 	if says == (sight{}) { // or else what it did next
 		s = s.or(l.Run.Progress.sight())
@@ -97,6 +105,28 @@ func node(message string) sight {
 	return s
 }
 
+// kernelExpr is TensorFlow's operation that failed, by the file it is written in.
+var kernelExpr = lazy(`OP_REQUIRES failed at (\w+)\.(?:cc|h)\b`)
+
+// kernel is what such an operation belongs to.
+func kernel(message string) sight {
+	m := kernelExpr().FindStringSubmatch(message)
+	if m == nil {
+		return sight{}
+	}
+	switch n := read(m[1]); {
+	case n.has(kGrad | kBackward):
+		return sight{doing: Backward}
+	case n.has(kTrain):
+		return sight{doing: Optimizer} // training_ops.cc holds the optimizers'
+	case n.has(kLoad | kSave):
+		return sight{doing: Load}
+	case slices.ContainsFunc(n.words, func(w string) bool { return strings.Contains("assign variable random constant fill resource", w) }):
+		return sight{doing: Init}
+	}
+	return sight{doing: Forward}
+}
+
 // repeated is the traceback of a failure that says f again, where f is only its title: same wording, no other number.
 func (l *Log) repeated(f *Failure) Traceback {
 	for _, other := range l.Failures {
@@ -125,6 +155,9 @@ func (l *Log) Failure() *Failure {
 
 func (f *Failure) weight() int {
 	w := min(len(f.Sizes), 3) * 4
+	if f.Dialect == "tensorflow-driver" {
+		w -= 5 // it asks again for less
+	}
 	if f.Facts.Framework != "" {
 		w++
 	}

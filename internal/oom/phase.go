@@ -19,8 +19,14 @@ type sight struct {
 // scripted is the purpose of a script that is named for training: it may be doing anything.
 const scripted Phase = "training"
 
+// saving is none of the phases that have a name, and no part of a step either.
+const saving Phase = "saving"
+
 // phase is one answer out of two. A training step that shows no more counts as its forward pass, which asks for most.
 func (s sight) phase() Phase {
+	if s.doing == saving {
+		return UnknownPhase
+	}
 	if (s.doing == Forward || s.doing == "") && s.purpose != scripted {
 		return cmp.Or(s.purpose, s.doing, UnknownPhase)
 	}
@@ -100,7 +106,7 @@ func (t Traceback) Phase() Phase { return t.sight().phase() }
 func (w *walk) frame(f Frame, next string) {
 	path := strings.ReplaceAll(strings.ReplaceAll(f.Path, `\`, "/"), "//", "/")
 	switch {
-	case strings.HasPrefix(f.Func, "decorate_"):
+	case f.Func == "decorate_context" || f.Func == "decorate_no_grad":
 		w.noGrad, w.without = true, true
 		return
 	case callsModule(path, f.Func):
@@ -116,7 +122,13 @@ func (w *walk) frame(f Frame, next string) {
 		w.names = Eval
 	}
 	w.source(f.Code, next)
+	if w.doing == "" && gradExpr().MatchString(f.Code) {
+		w.do(Optimizer, ident{}, false)
+	}
 }
+
+// gradExpr is a gradient put in its place by hand, as optimizers do.
+var gradExpr = lazy(`^[\w.\[\]]+\.grad(?:\.data)? = `)
 
 // function takes a call by its function's name, class and file.
 func (w *walk) function(path string, f Frame) {
@@ -166,7 +178,7 @@ func (w *walk) source(code, next string) {
 			n.alone(kMove) && constructs(c.object):
 			phase, n = Init, ident{kind: kBuild}
 		case phase != "":
-		case n.alone(kMove) && subject.ends(kModel):
+		case n.alone(kMove) && (subject.ends(kModel) || subject.has(kModel) && strings.HasPrefix(code, c.object[:max(len(c.object)-1, 0)]+" = ")):
 			phase = Init
 		case n.alone(kModel), c.ownFunction():
 			phase = Forward
@@ -224,6 +236,10 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 		if w.doing != Compile && w.doing != Load && w.doing != Backward {
 			w.doing = Optimizer
 		}
+	case saving:
+		if !w.inside && w.doing != Compile {
+			w.doing, w.firm = saving, true
+		}
 	case Load:
 		if !w.inside && (w.doing == "" || w.doing == Init || w.doing == Forward) {
 			w.doing, w.named = Load, true
@@ -231,7 +247,7 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 		w.named = w.named && n.has(kLoad) && !n.has(kFile)
 	case Init:
 		w.firm = w.firm || w.doing == Init && n.has(kWarm)
-		switch worded := n.kind != 0; {
+		switch worded := n.kind != 0 && !n.alone(kMove); {
 		case w.inside || worded && (w.purpose == Eval || w.purpose == Sample):
 		case w.doing == "", w.doing == Forward && !worded, w.doing == Load && w.named && n.kind == kBuild: // load_model builds it first
 			w.doing, w.firm = Init, n.has(kWarm)
@@ -310,6 +326,10 @@ func (w *walk) file(path string) {
 	w.served = w.served || read(path).has(kServe)
 	switch n := read(strings.TrimSuffix(tail(path, 1), ".py")); {
 	case n.has(kTrain) && n.has(kEval):
+	case n.shows():
+		w.script = Sample
+	case n.has(kExport) && n.has(kTarget):
+		w.script = Compile
 	case n.has(kEval):
 		w.script = Eval
 	case n.has(kTrain):

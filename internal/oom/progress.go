@@ -21,7 +21,7 @@ var (
 	taskExpr  = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s|\bmAP\S*\s*:\s*\d{1,2}%`)
 	rowExpr   = lazy(`^\s*\d+/\d+\s+[\d.]+G\s`)
 	// statusExpr is a line that begins with what the program is about to do, or an epoch's.
-	statusExpr = lazy(`(?i)^[\s*#=>]*(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|transcribing|predicting|(?:running|starting|start|begin) (?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
+	statusExpr = lazy(`(?i)^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|capturing|exporting|saving|initializing|transcribing|predicting|(?:running|starting|start|begin) (?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|\b(capturing )[^\n]{0,40}graphs?\b|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(epoch\((?:train|val|test)\))|\b(?:iter(?:ation)?|step|batch)\W{0,4}\d+[^\n]{0,60}\b((?:\w+[ _])?loss)|\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
 	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
 	memoryExpr = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )
@@ -57,12 +57,15 @@ func (p *Progress) sight() sight {
 
 // status takes a line that may say what is going on.
 func (p *Progress) status(line string) {
-	if m := statusExpr().FindStringSubmatch(line); m != nil {
+	if m := statusExpr().FindStringSubmatch(line); m != nil && !personExpr().MatchString(line) {
 		if phase := activity(read(strings.Join(m[1:], " "))); phase != "" {
 			p.Status = phase
 		}
 	}
 }
+
+// personExpr is somebody who speaks: no program does.
+var personExpr = lazy(`\b(?:I|I'm|[Mm]y|[Ww]e|[Oo]ur)\b`)
 
 // announcingExpr is what a program says it was doing when it prints a failure.
 var announcingExpr = lazy(`(?i)\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):`)
@@ -92,13 +95,17 @@ func activity(n ident) Phase {
 	switch {
 	case n.has(kLoad) && n.has(kFile|kModel|kPerhaps) && !n.has(kData|kDataset):
 		return Load
+	case n.shows():
+		return Sample
 	case n.has(kEval):
 		return Eval
-	case n.has(kTrain | kEpoch), n.alone(kStep):
+	case n.has(kTrain | kEpoch | kLoss), n.alone(kStep):
 		return Forward
 	case n.has(kSample | kServe):
 		return Sample
-	case n.has(kCompile):
+	case n.has(kWarm), n.has(kBuild) && n.has(kModel):
+		return Init
+	case n.has(kCompile), n.has(kExport) && n.has(kTarget):
 		return Compile
 	}
 	return ""
@@ -133,6 +140,9 @@ func (p *Progress) memory(line string) {
 	unit := m[3]
 	if unit == "" {
 		unit = "MiB"
+	}
+	if v, err := strconv.ParseFloat(m[2], 64); err == nil && v >= 1e7 && m[3] == "" {
+		unit = "B" // more than any card has MiB
 	}
 	if size, ok := parseSize(m[2] + unit); ok && size.Bytes > units.MiB {
 		p.Memory = append(p.Memory, size.Bytes)

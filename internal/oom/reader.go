@@ -27,6 +27,8 @@ type Reader struct {
 	line    []byte // the unfinished line
 	held    []byte // the beginning of a call that was wrapped, and how many lines were added to it
 	joined  int
+	pointed bool   // the line of code below is where it fails
+	warned  bool   // it follows a warning
 	above   []byte // the one before it, where it may be code
 	title   string // the first one
 	seen    int    // how much of it an earlier piece showed already
@@ -143,13 +145,41 @@ func (r *Reader) endLine(counted bool) {
 	if r.title == "" || r.heading(r.line) {
 		r.title = string(bytes.TrimSpace(r.line[:min(len(r.line), maxCode)]))
 	}
-	if n := len(r.line); n > 0 && r.line[n-1] != '^' && r.line[n-1] != '~' { // such only point at the line above
+	r.point()
+	if bytes.Contains(r.line, []byte("Warning: ")) { // the line below it is no failure's
+		r.warned, r.above = true, r.above[:0]
+	} else if r.warned {
+		r.warned = false
+	} else if n := len(r.line); n > 0 && r.line[n-1] != '^' && r.line[n-1] != '~' { // such only point at the line above
 		r.above = r.above[:0]
 		if n < maxCode && bytes.IndexByte(r.line, '(') >= 0 {
 			r.above = append(r.above, r.line...)
 		}
 	}
 	r.line, r.seen = r.line[:0], 0
+}
+
+// pointExpr is a line of prose that points at the next line of code: it is there that the run fails.
+var pointExpr = lazy(`(?i)\b(?:this|following|the|next|that|below) (?:line|call|statement|command|part)\b[^.]{0,30}:?\s*$|\b(?:fails?|crash\w*|error|oom|happens|occurs|memory|stops|dies)\b[^.]{0,30}\b(?:here|at|line|in|on|with)\s*:\s*$`)
+
+// point keeps what the line of code shows that the prose above it pointed at.
+func (r *Reader) point() {
+	const early = 1 << 14
+	line := bytes.TrimSpace(r.line)
+	if r.lines > early || len(line) == 0 || len(line) > maxCode || line[0] == '`' {
+		return
+	}
+	if r.pointed && line[0] != '#' {
+		r.pointed = false
+		if lostExpr().Match(line) {
+			t := Traceback{{Code: string(line)}}
+			r.run.Told.Phase = r.run.Told.Phase.plainer(heard{t.sight().or(t.computing()), 3})
+		}
+		return
+	}
+	if line[len(line)-1] == ':' || bytes.Contains(line, []byte("line")) {
+		r.pointed = r.pointed || pointExpr().Match(line)
+	}
 }
 
 // Finish ends the log and returns what was understood. The Reader must not be written to afterwards.

@@ -33,12 +33,16 @@ func lazy(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
+// arrowForm is a chain of calls as people write one down: train.py:12 step -> model.py:40 forward.
+const arrowForm = `(?P<path>[\w~/.\\-]+\.py):(?P<line>\d+):?(?: in)? (?P<func>[A-Za-z_<][\w.<>]*)(?:\(\))?\s*(?:->|→|$)`
+
 // callForms are Python's, IPython's (old and new), rich's, notebook cells' and Colab's ways to print a call.
 var callForms = []callForm{
 	{`", line `, lazy(`(?:File \\?"|^\s*)(?P<path>[^"\n]{0,500}?)\\?", line (?P<line>\d+)(?:, in (?P<func>[^\s\\,]+))?`)},
 	{", line ", lazy(`File (?:'|‘|“|&quot;)?(?P<path>[^"'\n,]{1,500}?)(?:'|’|”|&quot;)?, line (?P<line>\d+)(?:, in (?P<func>[^\s\\,]+))?`)},
 	{", in ", lazy(`^[^"'\n]{0,8}\d+, in (?P<func>[\w.<>]+)\s*$`)}, // cut inside its line
 	{".py:", lazy(`(?:File )?(?P<path>[\w~/.\\-][^\s":│|]{0,400}\.py):(?P<line>\d+),? in (?P<func>[\w.<>]+)`)},
+	{"-> ", lazy(arrowForm)}, {"→", lazy(arrowForm)},
 	{".py in ", lazy(`(?P<path>[\w~/.\\:<>-][^\n"│|]{0,400}?\.py) in (?P<func>[\w.<>]+)`)},
 	{"<ipython-input", lazy(`(?P<path><ipython-input-[^>\s]+>) in (?P<func>[\w.<>]+)`)},
 	{"cell in[", lazy(`(?P<path>Cell In\[\d+\])(?:, line (?P<line>\d+)|, in (?P<func>[^\n(]+))`)},

@@ -1,6 +1,7 @@
 package oom
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -33,6 +34,11 @@ const (
 	kMove // to a device or another type
 	kCompile
 	kCompiler
+	kTune   // compiles, in a compiler
+	kExport // turns a model into
+	kTarget // another form of it
+	kSave
+	kOne  // a thing to try a model on
 	kRun  // does what its subject says
 	kData // feeds the model: what is built or loaded there is no model
 	kDataset
@@ -45,6 +51,7 @@ const (
 	kTorch
 	kCompute // an operation on tensors
 	kTensor  // makes or reads a tensor, as anything does
+	kOp      // an operation, where nothing else is known
 	kThing   // what people evaluate: labels_val, test_loader
 )
 
@@ -53,7 +60,7 @@ var vocabulary = map[kind]string{
 	kTrain:    "train training fit finetune finetuning tune pretrain pretraining learn retrain train* retrain* finetun* pretraining*",
 	kEval:     "eval val dev valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl benchmarking eval* validat* test*",
 	kSample:   "generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation generat* infer* predict* transcri* synthes* denois* ksampler",
-	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve export detection recognition reconstruct reconstruction restoration visualize",
+	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize",
 	kEpoch:    "epoch",
 	kForward:  "forward",
 	kBackward: "backward backprop vjp",
@@ -62,16 +69,21 @@ var vocabulary = map[kind]string{
 	kStep:     "step update unscale",
 	kOptim:    "optimizer optim opt optimiser scaler deepspeed adam adamw sgd lamb lars lion adafactor adagrad rmsprop optax radam prodigy muon shampoo novograd adan adam8bit adamw8bit bitsandbytes lbfgs optim* adamw* adam*",
 	kClip:     "clip",
-	kLoad:     "load restore resume deserialize load* reload",
+	kLoad:     "load restore restoring resume resuming deserialize load* reload",
 	kFrom:     "from",
 	kFile:     "pretrained checkpoint ckpt weight state dict shard serialization safetensor safetensors saver single file lora adapter statedict ckpt* checkpoint*",
-	kModel:    "model net network module unet vae encoder decoder transformer generator discriminator llm engine backbone ddp fsdp deepspeed megatron embedder critic actor policy teacher student gan detector accelerator",
+	kModel:    "model net network module unet vae encoder decoder transformer generator discriminator llm engine backbone ddp fsdp deepspeed megatron embedder critic actor policy teacher student gan detector accelerator pipe pipeline",
 	kLayer:    "model net network module unet vae encoder decoder transformer backbone layer block attention embedding resnet modeling parallel",
 	kBuild:    "init initialize initializ* initialis* build setup construct wrap",
 	kMake:     "create make prepare place dispatch define instantiate new",
-	kWarm:     "profile dummy warmup capture",
+	kWarm:     "profile dummy warmup capture capturing",
 	kMove:     "to cuda half float bfloat16 double apply convert xpu npu type",
-	kCompile:  "compile compiler codegen autotune benchmark bench lowering autotun* compil*",
+	kCompile:  "compile compiler codegen autotune autotun* compil*",
+	kTune:     "benchmark bench lowering",
+	kExport:   "export convert conversion trace tracing export*",
+	kTarget:   "onnx tensorrt trt torchscript coreml tflite openvino jit ncnn",
+	kOne:      "image img video picture photo audio webcam single demo example wav",
+	kSave:     "save saved saving dump",
 	kCompiler: "inductor dynamo triton xla compiler functorch jax autotuner aot",
 	kRun:      "run start call main advance execute iter loop __call__ do",
 	kData:     "dataloader loader collate sampler getitem fetch worker extension action",
@@ -86,7 +98,9 @@ var vocabulary = map[kind]string{
 	kCompute: "softmax matmul bmm mm addmm baddbmm einsum conv linear relu gelu silu sigmoid tanh cat concat concatenate stack norm layernorm batchnorm groupnorm attention attn dropout embedding interpolate pad gather scatter " +
 		"repeat expand transpose permute contiguous reshape cumsum cdist exp mul normalize activation pool proj mlp ffn head layer block fc entropy",
 	kTensor: "zeros ones empty rand randn randint tensor full arange eye numpy item print len range list dict open astype array",
-	kThing:  "acc accuracy pred out output logit data loader dataloader dataset batch set label input img image target gt score feature feat text iter emb ids",
+	kOp: "clamp overlap iou sum mean max min sqrt pow where mask masked fill index select clone unsqueeze squeeze view chunk split flatten roll sort topk argmax nms fft svd inverse solve onehot unfold fold upsample warp corr correlation similarity dist distance mse kernel " +
+		"tile outer cross dot kron prod std var log cos sin abs minimum maximum meshgrid bincount scan shift",
+	kThing: "acc accuracy pred out output logit data loader dataloader dataset batch set label input img image target gt score feature feat text iter emb ids",
 }
 
 // nouns are words that a stem would take for something they are not.
@@ -94,9 +108,10 @@ const nouns = "compiled trainer trained trainable generator detector validity in
 
 // idioms are frameworks' own names that their words do not tell.
 var idioms = map[kind]string{
-	kBuild | kModel: "get_model",
-	kTrain:          "lr_find lr_finder",
-	kEval:           "estimate_loss inference_on_dataset compute_on_dataset compute_metrics compute_metric calc_metric calculate_metrics compute_fid calc_fid calculate_fid prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
+	kBuild | kModel:   "get_model",
+	kExport | kTarget: "torch2trt trtexec onnx2trt onnx2tf",
+	kTrain:            "lr_find lr_finder",
+	kEval:             "estimate_loss inference_on_dataset compute_on_dataset compute_metrics compute_metric calc_metric calculate_metrics compute_fid calc_fid calculate_fid prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
 }
 
 // dictionary is the vocabulary as it is looked up.
@@ -162,6 +177,12 @@ func (n ident) alone(k kind) bool {
 	return n.kind&k != 0
 }
 
+// shows reports a test of one thing, which is made for its own sake: test_image, a test of the demo.
+func (n ident) shows() bool {
+	one := slices.ContainsFunc(n.words, func(w string) bool { return dict().word[w]&kOne != 0 }) // and not many
+	return one && !n.has(kTrain) && slices.ContainsFunc(n.words, func(w string) bool { return strings.HasPrefix(w, "test") })
+}
+
 // read splits what people write as one word: snake_case, CamelCase, dots and slashes, numbers at the end.
 func read(identifier string) ident {
 	var n ident
@@ -170,7 +191,11 @@ func read(identifier string) ident {
 		return ident{[]string{identifier}, k}
 	}
 	for _, part := range strings.FieldsFunc(identifier, func(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsDigit(c) }) {
-		for _, w := range humps(part) {
+		parts := humps(part)
+		if _, whole := d.word[strings.ToLower(part)]; whole {
+			parts = []string{part} // TensorRT
+		}
+		for _, w := range parts {
 			w = strings.ToLower(w)
 			if bare := strings.TrimRight(w, "0123456789"); d.word[w] == 0 && bare != "" {
 				w = bare

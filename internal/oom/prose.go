@@ -1,0 +1,211 @@
+package oom
+
+import (
+	"slices"
+	"strings"
+)
+
+// A report is people's words around a program's. Its sentences are read clause by clause: one that tells of the failure, or
+// stands beside one that does, may name what was being done ("while validating", "in the backward pass"); one that says what
+// goes well names what was not.
+
+// heard is the phase that a sentence names, and how plainly: 3 beside the failure's own words, 2 in another clause, or as what
+// fails itself, 1 that it was in training and no more.
+type heard struct {
+	sight
+	weight int
+}
+
+// plainer is the plainer of two, the first of equals.
+func (h heard) plainer(o heard) heard {
+	if o.weight > h.weight {
+		return o
+	}
+	return h
+}
+
+// inTraining is all that many a sentence says. Anything else says more.
+var inTraining = sight{purpose: Forward}
+
+var (
+	// failsExpr are words for the failure, beside those of spoken.
+	failsExpr = lazy(`(?i)` + spoken + `|\b(?:crash|fail|error|exception|abort|die|dying|exit|freez|stuck|problem|issue|trouble|stop|happen|occur|aris|appear|thr[oe]w|rais|leak|kill|blow|break|broke)\w{0,4}\b|\b(?:comes|come|came|shows|goes|went) up\b|` +
+		`\bmemory\b[^.\n]{0,40}\b(?:grow|increas|jump|spik|climb|ris|rose|explo|run|ran|leak|full|fill|exhaust|exceed|enough)\w*|\b(?:increas|rais)\w+ [^.\n]{0,20}\bmemory\b|报错|错误|崩|杀|溢出|不够|不足|爆|满|エラー|落ち|fehler|abst[uü]rz`)
+	// wellExpr is a clause that says what goes well, or where the failure is not.
+	wellExpr = lazy(`(?i)\b(?:fine|ok|okay|works?|worked|working|normal|normally|success\w*|perfect\w*|smooth\w*|well|no (?:\w+ )?(?:problems?|issues?|errors?|trouble|oom)|without (?:\w+ )?(?:problems?|issues?|errors?|trouble|oom|crash\w*))\b|` +
+		`(?:\bnot|n't|\bnever) (?:\w+ ){0,2}(?:happen|occur|fail|crash|error|oom|problem|issue|the case|see)|正常|没问题|没有问题|成功|可以跑|問題な`)
+	// notExpr turns what goes well around.
+	notExpr = lazy(`(?i)(?:\bnot|n't|\bnever|\bno longer|\bcannot) (?:\w+ ){0,2}(?:fine|ok|okay|work\w*|success\w*|well)\b`)
+	// whenExpr are the words that a clause names a time or a place after.
+	whenExpr = lazy(`(?i)\b(?:during|when(?:ever)?|while|in(?:side)?|on(?:ce)?|at|upon|for|doing|running|with|calling|trying to|tries to|attempt(?:ing|s) to|until|by|starts?|begins?|reach(?:es|ed|ing))\b`)
+	// phraseExpr is what follows them, as far as it belongs there.
+	phraseExpr = lazy(`^(?:[^\w.\n]+[\w.]+){1,5}`)
+	// duringExpr is training under way; when training, or starting it, fails may be before its first step.
+	duringExpr = lazy(`(?i)\b(?:during|while|in the middle of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?train(?:ing|s|ed)?(?:\s|[,;:!?)]|$)|训练(?:时|的时候|过程|中|到)|学習中`)
+	// endsExpr ends a sentence, and joinsExpr a clause of it.
+	endsExpr  = lazy(`[.!?;]+(?:\s+|$)|\n|[。！？；]`)
+	joinsExpr = lazy(`(?i)[,():]+(?:\s+|$)|[，、（）：]+|\s(?:but|however|yet|although|though|whereas|and then|then|-+|–|—|->|=>)\s|但是?|然后|而`)
+)
+
+// told is the phase that a text's sentences about the failure name.
+func told(text string) heard {
+	if code, note, ok := strings.Cut(text, "#"); ok && titleExpr().MatchString(note) { // loss.backward()  # out of memory here
+		if s := (Traceback{{Code: strings.TrimSpace(code)}}).sight(); s != (sight{}) {
+			return heard{s, 3}
+		}
+	}
+	if frameExpr().MatchString(text) {
+		return heard{}
+	}
+	var best heard
+	for _, sentence := range endsExpr().Split(text, -1) {
+		if failsExpr().MatchString(sentence) {
+			best = best.plainer(sentenceSays(sentence))
+		}
+	}
+	return best
+}
+
+// frameExpr is a call's line, and pathExpr a file's place: their words are not people's.
+var (
+	frameExpr = lazy(`\bline \d+, in |\.py:\d+`)
+	pathExpr  = lazy(`\S+/\S+/\S+|\S+\.cc\b\S*|https?:\S+`)
+)
+
+// sentenceSays reads one sentence that tells of the failure.
+func sentenceSays(sentence string) heard {
+	if s := called(sentence); s != (sight{}) {
+		return heard{s, 3}
+	}
+	var best heard
+	for _, clause := range joinsExpr().Split(pathExpr().ReplaceAllString(sentence, ""), -1) {
+		if startExpr().MatchString(clause) {
+			return heard{sight{doing: Init}, 3}
+		}
+		fails := failsExpr().FindStringIndex(clause)
+		well := wellExpr().MatchString(clause) && !notExpr().MatchString(clause)
+		if well || fails != nil && adviceExpr().MatchString(clause) {
+			continue
+		}
+		for _, at := range whenExpr().FindAllStringIndex(clause, 16) {
+			phrase := phraseExpr().FindString(clause[at[1]:])
+			if s := titled(phrase); s != (sight{}) {
+				weight := 2
+				if fails != nil {
+					weight = 3
+				}
+				best = best.plainer(heard{s, weight})
+			}
+		}
+		if fails != nil { // "validation runs out of memory": what fails stands before it
+			if s := titled(clause[:fails[0]]); s != (sight{}) {
+				best = best.plainer(heard{s, 2})
+			}
+		}
+		if duringExpr().MatchString(clause) {
+			best = best.plainer(heard{inTraining, 1})
+		}
+	}
+	return best.plainer(abroad(sentence))
+}
+
+// calledExpr is a call that a sentence names as what was being done: "when calling `model.cuda()`".
+var calledExpr = lazy("(?i)\\b(?:calls?|calling|called|do(?:ing)?|run(?:ning)?|during|in|at|on|when|while|after|line)(?: the| to| just| i)*\\s+[`'\"*]*([\\w.\\[\\]()]*\\.?\\w+\\([^()\n]{0,80}\\))")
+
+// called is what such a call shows. What is moved and not named is the model.
+func called(text string) sight {
+	if adviceExpr().MatchString(text) {
+		return sight{}
+	}
+	for _, m := range calledExpr().FindAllStringSubmatch(text, 8) {
+		code := m[1]
+		if code[0] == '.' {
+			code = "model" + code
+		}
+		if s := (Traceback{{Code: code}}).sight(); s != (sight{}) {
+			return s
+		}
+	}
+	return sight{}
+}
+
+// piece is a word of a language that is written without blanks, or bends its words: a piece to look for, and what it says.
+type piece struct {
+	text string
+	sight
+}
+
+var pieces = []piece{
+	{"推理", sight{purpose: Sample}}, {"推論", sight{purpose: Sample}}, {"生成", sight{purpose: Sample}}, {"quick start", sight{purpose: Sample}}, {"demo", sight{purpose: Sample}}, {"预测", sight{purpose: Sample}}, {"予測", sight{purpose: Sample}}, {"Inferenz", sight{purpose: Sample}},
+	{"测试", sight{purpose: Eval}}, {"验证", sight{purpose: Eval}}, {"評価", sight{purpose: Eval}}, {"评估", sight{purpose: Eval}}, {"评测", sight{purpose: Eval}}, {"検証", sight{purpose: Eval}}, {"Auswert", sight{purpose: Eval}}, {"Validierung", sight{purpose: Eval}}, {"मूल्यांकन", sight{purpose: Eval}},
+	{"加载", sight{doing: Load}}, {"载入", sight{doing: Load}}, {"読み込み", sight{doing: Load}}, {"Laden", sight{doing: Load}}, {"初始化", sight{doing: Init}}, {"初期化", sight{doing: Init}}, {"编译", sight{doing: Compile}},
+	{"反向传播", sight{doing: Backward}}, {"反向", sight{doing: Backward}}, {"前向", sight{doing: Forward}}, {"优化器", sight{doing: Optimizer}},
+	{"训练", inTraining}, {"学習", inTraining}, {"微调", inTraining}, {"Training", inTraining},
+}
+
+// timeExpr is what follows a piece that says when.
+var timeExpr = lazy(`^[^，。,.\n]{0,18}?(?:时|的时候|时候|过程|阶段|期间|中|就|に|時|で)`)
+
+// abroad is what the pieces say in a sentence about memory: first those that say when.
+func abroad(sentence string) heard {
+	if !memoryWords().MatchString(sentence) && !hanExpr().MatchString(sentence) {
+		return heard{}
+	}
+	var best heard
+	for _, clause := range joinsExpr().Split(sentence, -1) {
+		if wellExpr().MatchString(clause) {
+			continue
+		}
+		for _, p := range pieces {
+			_, rest, found := strings.Cut(clause, p.text)
+			h := heard{p.sight, 2}
+			switch {
+			case !found:
+				continue
+			case p.sight == inTraining:
+				h.weight = 1
+			case timeExpr().MatchString(rest):
+				h.weight = 3
+			}
+			best = best.plainer(h)
+		}
+	}
+	return best
+}
+
+// memoryWords are a failure of memory in the languages of pieces, and hanExpr is one that needs no blanks.
+var (
+	memoryWords = lazy(`(?i)メモリ|speicher|मेमोरी`)
+	hanExpr     = lazy(`\p{Han}`)
+)
+
+// speaks is a quick look whether a line may be about the failure.
+func speaks(text string) bool {
+	text = strings.ToLower(text)
+	return slices.ContainsFunc(failing, func(w string) bool { return strings.Contains(text, w) })
+}
+
+var failing = []string{"memory", "memmory", "oom", "crash", "kill", "error", "fail", "happen", "occur", "die", "stop", "exception", "problem", "issue", "vram", "leak", "thrown", "raise", "appear", "arise", "exit", "stuck",
+	"显存", "内存", "报错", "メモリ", "speicher", "मेमोरी"}
+
+// startExpr is a program that does not come up.
+var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start|launch|boot)|\bstart-?up\b|\b(?:starting|launching) (?:the |up )?(?:\w+ )?(?:server|service|engine|api|webui|container)`)
+
+// idleExpr are words of a title that name nothing done: a setup that somebody has, an error that something generates.
+var idleExpr = lazy(`(?i)\bsetup\b|\bresum\w* (?:the )?(?:train|fine)\w*|\bgenerat(?:es?|ed|ing) (?:an? |the )?(?:\w+ ){0,2}(?:error|oom\b|out of memory)`)
+
+// titled is the phase that the words of a title, or of a phrase, name.
+func titled(title string) sight {
+	if startExpr().MatchString(title) {
+		return sight{doing: Init}
+	}
+	n := read(idleExpr().ReplaceAllString(title, ""))
+	if phase := doing(n, n); phase != "" && (phase != Init || n.has(kBuild)) && (phase != Forward || n.has(kForward)) && (phase != Load || n.has(kLoad) || strings.Contains(title, "_")) && !n.has(kTrain) {
+		return sight{doing: phase}
+	}
+	p := Progress{Status: activity(n)}
+	if p.Status == Forward {
+		p.Status = ""
+	}
+	return p.sight()
+}

@@ -1,0 +1,91 @@
+package oom
+
+import (
+	"strings"
+	"testing"
+)
+
+// A sentence's clause that tells of the failure names the phase; one that says what goes well, or what to avoid, does not.
+func TestPhaseByClause(t *testing.T) {
+	for want, text := range cases(`
+eval | The epochs run smoothly at 9 GB. Only while validating is the exception raised.
+eval | The fit itself is fine, but as soon as it reaches validation the card is full and it crashes.
+eval | It is the test phase that keeps increasing the memory.
+eval | Strangely it dies in the last evaluation, whereas training works with the same batch.
+backward | No error in the forward pass, it fails in the backward pass.
+forward | The checkpoint loads without problems, then the first forward pass fails.
+unknown | It runs out of memory when saving the last checkpoint.
+unknown | Memory is exhausted by model checkpointing under FSDP.
+compile | The conversion of the model to ONNX fails for lack of memory.
+compile | It crashes while exporting to TensorRT.
+init | The server cannot start, memory is exhausted at once.
+init | It fails while capturing the CUDA graphs.
+optimizer | The memory overhead in the optimizer step ends in a crash.
+sample | Did anybody else see this problem while testing the demo?
+sample | 用 demo 推理的时候报错
+eval | 训练正常，验证的时候显存就爆了
+forward | It happened during training.
+unknown | To avoid running out of memory in evaluation, set eval_accumulation_steps.
+unknown | An OOM does not happen in evaluation.
+backward | It always stops at this line:#loss.backward()
+forward | the crash is at the following line:##logits = unet(batch)
+compile | The error occurs in:#engine = torch2trt(net, [example], fp16_mode=True)
+unknown | This is the following line of the log:#nothing to see here (really)
+`) {
+		l, err := Read(strings.NewReader("# Help needed\n\n" + strings.ReplaceAll(text, "#", "\n") + "\n\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
+		if err != nil || l.Phase() != want {
+			t.Errorf("%s: %s, want %s; %v", text, l.Phase(), want, err)
+		}
+	}
+}
+
+// What a program prints shows it too, whatever stands before the line; a warning's source line is no call.
+func TestPhaseByOutput(t *testing.T) {
+	for want, text := range cases(`
+eval | 0: Running validation on dev set
+forward | INFO:tensorflow:global step 512: loss = 0.4210 (0.391 sec/step)
+forward | 01/02 10:20:30 - mmengine - INFO - Epoch(train)  [3][50/400]  lr: 1.0e-03  memory: 7000  loss: 0.8
+eval | 01/02 10:20:30 - mmengine - INFO - Epoch(val)  [3][50/400]  data_time: 0.1
+init | (RayWorker pid=77) INFO 01-02 03:04:05 [model_runner.py:99] Capturing cudagraphs for decoding. This may take a while.
+compile | /w/net.py:12: TracerWarning: Converting a tensor to a Python boolean might cause the trace to be incorrect.#  attn = attn.repeat(2, 1) if n > 1 else attn
+compile | No ONNX file found. Exporting ONNX...#/w/net.py:12: TracerWarning: Converting a tensor to a Python float.
+unknown | Training from scratch on one card I see this:
+forward | W tensorflow/core/framework/op_kernel.cc:1202] OP_REQUIRES failed at tile_ops.cc:123 : Resource exhausted: OOM when allocating tensor with shape[16,1,8] and type float
+backward | W tensorflow/core/framework/op_kernel.cc:1202] OP_REQUIRES failed at conv_grad_input_ops.cc:936 : Resource exhausted: OOM when allocating tensor with shape[16,1,8] and type float
+optimizer | W tensorflow/core/framework/op_kernel.cc:1202] OP_REQUIRES failed at training_ops.cc:22 : Resource exhausted: OOM when allocating tensor with shape[16,8] and type float
+init | W tensorflow/core/framework/op_kernel.cc:1202] OP_REQUIRES failed at assign_op.h:12 : Resource exhausted: OOM when allocating tensor with shape[16,8] and type float
+backward | train_ft.py:12 _forward_backward_step -> torch/_tensor.py:623 backward -> torch/autograd/graph.py:9 _engine_run_backward
+sample | serve.py:5 answer → model.py:80 generate → layers.py:7 forward
+init |     self.mean = torch.from_numpy(mean).float().cuda()
+init | 1、File "train.py", line 82, in <module>#    model_func = model_func.cuda()
+init | File "/w/ui/app.py", line 72, in infer#    pipe.to(device)
+optimizer |     fp32_param.grad = fp16_param.grad.to(fp32_param.dtype)
+unknown | File "/w/fsdp.py", line 3, in save_ckpt#    state = model.state_dict()#File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 2, in state_dict#    hook(self, prefix, keep_vars)
+sample | $ python test_image.py --image one.jpg
+forward | File "/env/lib/python3.11/site-packages/mmdet/structures/bbox/bbox_overlaps.py", line 176, in bbox_overlaps#    wh = fp16_clamp(rb - lt, min=0)
+`) {
+		l, err := Read(strings.NewReader("some output\n" + strings.ReplaceAll(text, "#", "\n") + "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
+		if err != nil || l.Phase() != want {
+			t.Errorf("%s: %s, want %s; %v", text, l.Phase(), want, err)
+		}
+	}
+}
+
+// A report without a message is a failure where somebody says that memory ran out, and none where something else ended the run.
+func TestAnnouncedByProse(t *testing.T) {
+	for text, kind := range map[string]Kind{
+		"# The system kills the process in val\nWhen validation begins it is killed by the system.":                          Host,
+		"# System RAM OOM when training on two cards\nsee title":                                                             Host,
+		"# Sliding window inference fails in the validation\nIt is always a cuda memory error with large images.":            Device,
+		"# rising gpu memory usage\n  File \"a.py\", line 3, in train\n    out = model(x)\n":                                 Device,
+		"# The worker is killed\nDataLoader worker (pid 7) is killed by signal: Segmentation fault":                          "",
+		"# The loader is gone\nRuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.":                         Host,
+		"# Conversion stops\n[TRT] [E] 2: [virtualMemoryBuffer.cpp::resizePhysical::161] Error Code 2: OutOfMemory (no info": Device,
+	} {
+		l, err := Read(strings.NewReader(text + "\n"))
+		f := l.Failure()
+		if err != nil || (f == nil) != (kind == "") || f != nil && f.Kind != kind {
+			t.Errorf("%s: %+v, want %q; %v", text, f, kind, err)
+		}
+	}
+}
