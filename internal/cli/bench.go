@@ -65,6 +65,7 @@ type benchReport struct {
 	MicroBatch int         `json:"micro_batch"`
 	LossChunk  int         `json:"loss_chunk"`
 	Recompute  string      `json:"recompute"`
+	Gradient   string      `json:"gradient_dtype"`
 	Batch      int         `json:"effective_batch"`
 	TokensPS   float64     `json:"tokens_per_s"`
 	IterMs     float64     `json:"iter_ms"`
@@ -106,7 +107,7 @@ func runBench(io *term.IO, o benchOptions) error {
 
 func newBenchReport(e *cuda.Executor, c *config.Config, s *gpt.Step, l *program.Layout, r *bench.Result) *benchReport {
 	return &benchReport{Device: e.Name, Driver: e.Driver, Blas: e.Blas, Limit: c.Vram, Process: r.Process, Arena: l.Size,
-		MicroBatch: s.Policy.MicroBatch, LossChunk: s.Policy.LossChunk, Recompute: levels(s.Policy.Recompute), Batch: s.Shape.Batch,
+		MicroBatch: s.Policy.MicroBatch, LossChunk: s.Policy.LossChunk, Recompute: levels(s.Policy.Recompute), Gradient: string(s.Policy.Gradient), Batch: s.Shape.Batch,
 		TokensPS: r.TokensPS(), IterMs: float64(r.Median().Microseconds()) / 1e3, FirstMs: float64(r.First.Microseconds()) / 1e3, QueueMs: float64(r.Queue.Microseconds()) / 1e3,
 		TFlops: r.TokensPS() * s.Model.FlopsPerToken() / 1e12, Loss: r.Loss, Ops: r.Ops, OpsTotal: r.OpsTotal, Products: r.Products}
 }
@@ -130,7 +131,7 @@ func levels(list []gpt.Recompute) string {
 
 func (r *benchReport) print(out *term.Stream) error {
 	fmt.Fprintf(out, "%s, CUDA %d.%d, %s\n", r.Device, r.Driver/1000, r.Driver%1000/10, r.Blas)
-	fmt.Fprintf(out, "micro-batch %d of %d, loss chunk %d tokens, recompute %s\n", r.MicroBatch, r.Batch, r.LossChunk, r.Recompute)
+	fmt.Fprintf(out, "micro-batch %d of %d, loss chunk %d tokens, recompute %s, gradients %s\n", r.MicroBatch, r.Batch, r.LossChunk, r.Recompute, r.Gradient)
 	fmt.Fprintf(out, "arena %v, process %v, limit %v\n", r.Arena, r.Process, r.Limit)
 	fmt.Fprintf(out, "%.0f tokens/s, %.1f ms an iteration (queued in %.1f ms), %.0f TFLOP/s; first iteration done after %.1f s; loss %.4f\n",
 		r.TokensPS, r.IterMs, r.QueueMs, r.TFlops, r.FirstMs/1e3, r.Loss)

@@ -84,8 +84,8 @@ func nativePlan(ctx context.Context, o planOptions, t fit.Target) (*planReport, 
 	}
 	p.native(found[0], n)
 	for _, c := range found[1:] {
-		p.Suggestions = append(p.Suggestions, planSuggestion{Kind: "policy", Changes: map[string]any{"micro_batch": c.Step.Policy.MicroBatch}, SameTraining: true,
-			EffectiveBatch: o.config.EffectiveBatch(), Peak: n.peak(p.Peak.Phase, c.Layout.Size), Fits: tight == nil, RelativeSpeed: found[0].Cost / c.Cost, Why: policyText(c.Step)})
+		p.Suggestions = append(p.Suggestions, planSuggestion{Kind: "policy", Changes: map[string]any{"micro_batch": c.Step.Policy.MicroBatch, "gradient_dtype": string(c.Step.Policy.Gradient)},
+			SameTraining: true, EffectiveBatch: o.config.EffectiveBatch(), Peak: n.peak(p.Peak.Phase, c.Layout.Size), Fits: tight == nil, RelativeSpeed: found[0].Cost / c.Cost, Why: policyText(c.Step)})
 	}
 	return p, nil
 }
@@ -129,6 +129,9 @@ func sequences(n int) string {
 // policyText says how a step is run.
 func policyText(s *gpt.Step) string {
 	text := fmt.Sprintf("%s at once, logits of %d tokens", sequences(s.Policy.MicroBatch), s.Policy.LossChunk)
+	if s.Policy.Gradient != trace.Float32 {
+		text += fmt.Sprintf(", gradients in %s", s.Policy.Gradient)
+	}
 	if again := recomputed(s); again != "" {
 		text += ", recomputing " + again
 	}

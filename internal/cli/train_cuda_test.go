@@ -62,7 +62,7 @@ func TestSyncNamesTheKernel(t *testing.T) {
 	for _, sync := range []bool{true, false} {
 		driver := cudatest.StandIn(t)
 		_, err := onStandIn(t, sync, nil, func() { driver.Fail("norm_final") })
-		if err == nil || !strings.Contains(err.Error(), "CUDA_ERROR_ILLEGAL_ADDRESS") || strings.Contains(err.Error(), "run update, op 0, grad_norm GlobalNorm: launch adamw.f32/norm_final<<<(1,1,1), 1024, 0>>>") != sync {
+		if err == nil || !strings.Contains(err.Error(), "CUDA_ERROR_ILLEGAL_ADDRESS") || strings.Contains(err.Error(), "run update, op 0, grad_norm GlobalNorm: launch adamw.bf16/norm_final<<<(1,1,1), 1024, 0>>>") != sync {
 			t.Errorf("sync %v: %v", sync, err)
 		}
 	}

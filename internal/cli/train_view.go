@@ -49,6 +49,9 @@ func (v *trainView) plan() {
 	row("model", "%.2fM parameters: %d layers, %d heads, %d wide, block %d, vocabulary %d", float64(m.Params(true))/1e6, m.NLayer, m.NHead, m.NEmbd, m.BlockSize, m.VocabSize)
 	row("data", "%s: %s tokens to train on, %s to validate", filepath.Join(c.DataDir, c.Dataset), units.Count(int(v.run.Set.Train.Len())), units.Count(int(v.run.Set.Val.Len())))
 	batch := fmt.Sprintf("%s, %s tokens an iteration, %s at once", sequences(v.run.Step.Shape.Batch), units.Count(v.run.Step.Shape.Batch*m.BlockSize), sequences(p.MicroBatch))
+	if p.Gradient != trace.Float32 {
+		batch += fmt.Sprintf(", gradients in %s", p.Gradient)
+	}
 	if again := recomputed(v.run.Step); again != "" {
 		batch += ", recomputing " + again
 	}

@@ -79,6 +79,7 @@ type Config struct {
 	MicroBatch     int
 	Recompute      string
 	LossChunk      int
+	GradientDType  string
 	Threads        int
 	TensorboardLog bool
 
@@ -158,6 +159,7 @@ var Table = []Setting{
 	{Key: "micro_batch", Default: 0, Group: "snug", Unit: "sequences", Help: "sequences that pass through snug's engine at once; 0 lets the planner choose", Commands: memory, field: func(c *Config) any { return &c.MicroBatch }},
 	{Key: "recompute", Default: "auto", Group: "snug", Help: "what snug's engine recomputes in backward instead of keeping", Commands: memory, Choices: []string{"auto", "none", "gelu", "ln", "attention", "block"}, field: func(c *Config) any { return &c.Recompute }},
 	{Key: "loss_chunk", Default: 0, Group: "snug", Unit: "tokens", Help: "tokens whose logits exist at once in snug's engine; 0 lets the planner choose", Commands: memory, field: func(c *Config) any { return &c.LossChunk }},
+	{Key: "gradient_dtype", Default: "auto", Group: "snug", Help: "type of the layers' weight gradients; 16 bits need all sequences of an iteration at once", Commands: memory, Choices: []string{"auto", "float32", "bfloat16", "float16"}, field: func(c *Config) any { return &c.GradientDType }},
 	{Key: "threads", Default: 0, Group: "snug", Help: "processor threads; 0 is all of them", Commands: engine | Sample, field: func(c *Config) any { return &c.Threads }},
 	{Key: "tensorboard_log", Default: false, Group: "snug", Help: "write TensorBoard event files into out_dir", Commands: engine, field: func(c *Config) any { return &c.TensorboardLog }},
 }

@@ -107,6 +107,8 @@ const (
 	descBias       = 8
 	epilogueBias   = 4
 	prefWorkspace  = 1
+	prefReduction  = 3 // which ways of adding up a product's parts are allowed
+	inComputeType  = 2 // in the compute type, through the workspace
 	prefAlignA     = 5
 	heuristicBytes = 96 // cublasLtMatmulHeuristicResult_t: algo [64], workspaceSize, state, wavesCount, reserved [16]
 	candidatesMost = 12
@@ -188,6 +190,14 @@ func (b *blas) heuristics(p product, pl *plan, workspace units.Bytes) ([][]byte,
 	// cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref, attribute, const void *buf, size_t bytes)
 	if err := b.check("cublasLtMatmulPreferenceSetAttribute", call(b.calls[ltMatmulPreferenceSetAttribute], *pref, prefWorkspace, address(ws), 8)); err != nil {
 		return nil, err
+	}
+	mask := fresh[uint32]()
+	*mask = inComputeType
+	// A 16-bit gradient is rounded once: its parts are never added up in 16 bits.
+	if p.transB && p.out != trace.Float32 {
+		if err := b.check("cublasLtMatmulPreferenceSetAttribute", call(b.calls[ltMatmulPreferenceSetAttribute], *pref, prefReduction, address(mask), 4)); err != nil {
+			return nil, err
+		}
 	}
 	align := fresh[uint32]()
 	*align = uint32(p.align)

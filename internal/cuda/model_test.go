@@ -1,10 +1,12 @@
 package cuda
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/snugml/snug/internal/bundle"
@@ -40,7 +42,8 @@ func stepOf(t *testing.T, b *bundle.Bundle, dtype trace.DType, p gpt.Policy) *gp
 	m := gpt.Model{NLayer: c.NLayer, NHead: c.NHead, NEmbd: c.NEmbd, BlockSize: c.BlockSize, VocabSize: c.VocabSize, Bias: c.Bias}
 	s := gpt.Shape{Batch: c.BatchSize * c.GradientAccumulationSteps,
 		Adam: gpt.Adam{Beta1: c.Beta1, Beta2: c.Beta2, Eps: 1e-8, WeightDecay: c.WeightDecay, GradClip: c.GradClip}}
-	p.Weight, p.Activation, p.Gradient, p.MicroBatch = dtype, dtype, trace.Float32, c.BatchSize
+	p.Weight, p.Activation, p.MicroBatch = dtype, dtype, c.BatchSize
+	p.Gradient = cmp.Or(p.Gradient, trace.Float32)
 	step, err := gpt.Build(m, s, p)
 	if err != nil {
 		t.Fatal(err)
@@ -138,6 +141,66 @@ func TestModelAgainstPyTorch(t *testing.T) {
 					r.load()
 					r.compare(dtype)
 				})
+			}
+		}
+	}
+}
+
+// Where a bundle's iteration is one micro-batch, gradients in 16 bits are as near to PyTorch's.
+func TestHalfGradientsAgainstPyTorch(t *testing.T) {
+	for _, o := range []Options{{}, {OwnBlas: true}, {Generic: true, OwnBlas: true}} {
+		e := openTest(t, o)
+		for name, b := range bundles(t) {
+			if b.Config.GradientAccumulationSteps > 1 {
+				continue
+			}
+			for _, dtype := range []trace.DType{trace.BFloat16, trace.Float16} {
+				t.Run(fmt.Sprintf("generic=%v,own=%v/%s/%s", o.Generic, o.OwnBlas, name, dtype), func(t *testing.T) {
+					r := &run{t: t, Executor: e, b: b, step: stepOf(t, b, dtype, gpt.Policy{LossChunk: 37, Gradient: dtype}), scale: 1}
+					if dtype == trace.Float16 {
+						r.scale = 1024
+					}
+					r.load()
+					r.compare(dtype)
+				})
+			}
+		}
+	}
+}
+
+// A loss scale that takes float16 gradients beyond their range gives a norm that is no number and leaves every weight as it
+// was, wherever gradients are stored; under a smaller scale the step is taken.
+func TestOverflowLeavesTheWeights(t *testing.T) {
+	e := openTest(t, Options{})
+	for name, b := range bundles(t) {
+		for _, gradient := range []trace.DType{trace.Float16, trace.Float32} {
+			if b.Config.GradientAccumulationSteps > 1 {
+				continue
+			}
+			r := &run{t: t, Executor: e, b: b, step: stepOf(t, b, trace.Float16, gpt.Policy{Gradient: gradient}), scale: 1 << 30}
+			r.load()
+			weights := func() (all [][]float32) {
+				for _, p := range r.step.Params {
+					v := make([]float32, p.Len())
+					r.must(r.Floats(p.Master, v))
+					all = append(all, v)
+				}
+				return all
+			}
+			before := weights()
+			r.gradient(0)
+			if norm := r.update(0); !math.IsInf(norm, 0) && !math.IsNaN(norm) {
+				t.Errorf("%s, gradients %s: the norm is %g under a scale of 2^30", name, gradient, norm)
+			}
+			for i, v := range weights() {
+				if !slices.Equal(v, before[i]) {
+					t.Errorf("%s, gradients %s: an overflow changed %s", name, gradient, r.step.Params[i].Name)
+				}
+			}
+			r.scale = 1024
+			r.gradient(0)
+			if norm := r.update(0); !(math.Abs(norm-b.Norm[0]) <= 0.05*b.Norm[0]) || slices.Equal(weights()[0], before[0]) {
+				t.Errorf("%s, gradients %s: norm %g under a scale of 1024, PyTorch's %g", name, gradient, norm, b.Norm[0])
 			}
 		}
 	}

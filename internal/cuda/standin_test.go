@@ -248,6 +248,9 @@ func TestLaunchesFitSmallCards(t *testing.T) {
 				}
 				policy := gpt.Policy{MicroBatch: 2, EvalBatch: 2, LossChunk: 50, Weight: dtype, Activation: dtype, Gradient: trace.Float32,
 					Recompute: []gpt.Recompute{gpt.RecomputeBlock, gpt.RecomputeNone}}
+				if i%2 == 1 {
+					policy.MicroBatch, policy.Gradient = 3, dtype
+				}
 				step, err := gpt.Build(m, gpt.Shape{Batch: 3, EvalBatch: 3}, policy)
 				if err != nil {
 					t.Fatal(err)

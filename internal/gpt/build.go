@@ -2,6 +2,7 @@ package gpt
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/trace"
@@ -12,6 +13,9 @@ type Param struct {
 	Spec
 	Weight, Master, Grad, M, V program.ID // Master is None where Weight is fp32 itself
 }
+
+// ofLayer reports whether the parameter is a matrix of a layer: neither a vector nor an embedding.
+func (s Spec) ofLayer() bool { return len(s.Shape) == 2 && strings.HasPrefix(s.Name, "transformer.h.") }
 
 // Value is the tensor that holds the parameter in fp32.
 func (p Param) Value() program.ID {
@@ -54,6 +58,10 @@ func Build(m Model, s Shape, p Policy) (*Step, error) {
 	}
 	p.MicroBatch = clamp(p.MicroBatch, s.Batch)
 	p.EvalBatch = clamp(p.EvalBatch, s.EvalBatch)
+	if p.Gradient != trace.Float32 && (p.Gradient != p.Activation || p.MicroBatch < s.Batch) {
+		return nil, fmt.Errorf("gradients in %s: they need activations in it, which are %s, and all %d sequences of an iteration at once, which are %d: use float32",
+			p.Gradient, p.Activation, s.Batch, p.MicroBatch)
+	}
 	b := &builder{Step: &Step{Program: &program.Program{}, Model: m, Shape: s, Policy: p}}
 	b.persistent()
 
@@ -116,7 +124,11 @@ func (b *builder) persistent() {
 		if b.Policy.Weight != trace.Float32 {
 			p.Master = tensor(trace.Optimizer, trace.Float32, ".master")
 		}
-		p.Grad = tensor(trace.Gradient, b.Policy.Gradient, ".grad")
+		gradient := trace.Float32
+		if spec.ofLayer() {
+			gradient = b.Policy.Gradient
+		}
+		p.Grad = tensor(trace.Gradient, gradient, ".grad")
 		p.M = tensor(trace.Optimizer, trace.Float32, ".exp_avg")
 		p.V = tensor(trace.Optimizer, trace.Float32, ".exp_avg_sq")
 		b.Params = append(b.Params, p)

@@ -46,7 +46,11 @@ type Policy struct {
 	LossChunk  int         // tokens whose logits exist at once; 0: all of a micro-batch
 	Weight     trace.DType // of the weights that matmuls read; other than float32 there are fp32 master weights
 	Activation trace.DType
-	Gradient   trace.DType // of the accumulated weight gradients
+
+	// Gradient is the type of the gradients that one product of an iteration writes alone: those of the layers' matrices, where
+	// one micro-batch is all. PyTorch's autocast rounds such a product to 16 bits before it adds it to a float32 gradient, so a
+	// sum of one loses nothing there. Every other gradient is a sum of more, or small, and float32.
+	Gradient trace.DType
 }
 
 // level is the recompute level of layer l.

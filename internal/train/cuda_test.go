@@ -11,6 +11,7 @@ import (
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/cuda"
 	"github.com/snugml/snug/internal/cuda/cudatest"
+	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/units"
 )
 
@@ -51,6 +52,31 @@ func TestLateLossIsItsOwn(t *testing.T) {
 				t.Errorf("%s: iteration %d has loss %v, its targets' is %v", dtype, i, loss, want[i])
 			}
 		}
+	}
+}
+
+// Gradients are in no checkpoint: a run that stored them in one type resumes with another.
+func TestResumeWithOtherGradients(t *testing.T) {
+	cudatest.StandIn(t)
+	c := tiny(t, func(c *config.Config) { c.MicroBatch, c.GradientDType = 6, "float32" })
+	var losses []float64
+	for i, gradient := range []string{"float32", "bfloat16", "auto"} {
+		c.GradientDType = gradient
+		if i > 0 {
+			c.InitFrom = "resume"
+		}
+		rec := &recorder{stopAt: []int{2, 5, 0}[i]}
+		if _, err := trainOn(t, standIn(t, &c), c, rec, func(r *Run) {
+			if got := r.Step.Policy.Gradient; (got == trace.Float32) != (gradient == "float32") {
+				t.Errorf("gradient_dtype=%s gave %s", gradient, got)
+			}
+		}); rec.stopAt > 0 && !errors.Is(err, ErrStopped) || rec.stopAt == 0 && err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, rec.losses()...)
+	}
+	if len(losses) != c.MaxIters+1 {
+		t.Errorf("%d iterations in three parts, want %d", len(losses), c.MaxIters+1)
 	}
 }
 

@@ -68,8 +68,9 @@ func Choose(m gpt.Model, c *config.Config, dtypes gpt.Policy, costs Costs, scrat
 	return found[0].Step, found[0].Layout, nil
 }
 
-// Candidates are the steps that fit limit, one for each micro-batch worth a look, the fastest first. There is at least
-// one, or a *FitError. micro_batch, recompute and loss_chunk are taken as they are where the settings give them.
+// Candidates are the steps that fit limit, one for each micro-batch and type of gradients worth a look, the fastest first, of
+// equals the smallest. There is at least one, or a *FitError. micro_batch, recompute, loss_chunk and gradient_dtype are
+// taken as they are where the settings give them.
 func Candidates(m gpt.Model, c *config.Config, dtypes gpt.Policy, costs Costs, scratch func(*program.Op) units.Bytes, limit units.Bytes) ([]Candidate, error) {
 	if err := m.Check(); err != nil {
 		return nil, err
@@ -84,10 +85,15 @@ func Candidates(m gpt.Model, c *config.Config, dtypes gpt.Policy, costs Costs, s
 		}
 		levels = []gpt.Recompute{level}
 	}
+	splits, err := s.splits(c)
+	if err != nil {
+		return nil, err
+	}
 	var found []Candidate
 	var need units.Bytes
-	for _, micro := range s.microBatches(c.MicroBatch) {
-		cand, least, err := s.cheapest(micro, levels)
+	for _, split := range splits {
+		s.base.Gradient = split.gradient
+		cand, least, err := s.cheapest(split.micro, levels)
 		if err != nil {
 			return nil, err
 		}
@@ -101,8 +107,41 @@ func Candidates(m gpt.Model, c *config.Config, dtypes gpt.Policy, costs Costs, s
 	if len(found) == 0 {
 		return nil, &FitError{Need: need, Limit: limit}
 	}
-	slices.SortStableFunc(found, func(a, b Candidate) int { return cmp.Compare(a.Cost, b.Cost) })
+	slices.SortStableFunc(found, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(a.Cost, b.Cost), cmp.Compare(a.Layout.Size, b.Layout.Size))
+	})
 	return found, nil
+}
+
+// split is a micro-batch and the type of the gradients that its products write.
+type split struct {
+	micro    int
+	gradient trace.DType
+}
+
+// splits are the micro-batches worth a look, each with the types that gradients may have there: 16 bits only where one
+// micro-batch is all, because only then is no gradient of a layer's matrix a sum.
+func (s *searcher) splits(c *config.Config) (list []split, err error) {
+	asked, half, whole := trace.DType(c.GradientDType), s.base.Activation, s.shape.Batch
+	micros := s.microBatches(c.MicroBatch)
+	switch {
+	case asked == "auto" || asked == trace.Float32:
+	case asked != half:
+		return nil, fmt.Errorf("gradient_dtype %s: this run stores %s: choose float32 or auto", asked, half)
+	case c.MicroBatch > 0 && c.MicroBatch < whole:
+		return nil, fmt.Errorf("gradient_dtype %s: with %d of %d sequences at once gradients are sums: choose float32, or micro_batch %d", asked, c.MicroBatch, whole, whole)
+	default:
+		micros = []int{whole}
+	}
+	for _, micro := range micros {
+		if micro == whole && half != trace.Float32 && asked != trace.Float32 {
+			list = append(list, split{micro, half})
+		}
+		if asked == "auto" || asked == trace.Float32 {
+			list = append(list, split{micro, trace.Float32})
+		}
+	}
+	return list, nil
 }
 
 type searcher struct {
@@ -241,7 +280,7 @@ func (s *searcher) cost(micro int, recompute []gpt.Recompute) float64 {
 	return (1 + s.costs.Overhead/float64(micro*s.model.BlockSize)) * (1 + again)
 }
 
-// DTypes are what a step stores under a dtype: weights and activations in it, gradients accumulated in fp32.
+// DTypes are what a step stores under a dtype: weights and activations in it, gradients in fp32 unless the planner finds that none is a sum.
 // A CPU step stores Float32 whatever its matmuls round to.
 func DTypes(dtype trace.DType) gpt.Policy {
 	return gpt.Policy{Weight: dtype, Activation: dtype, Gradient: trace.Float32}

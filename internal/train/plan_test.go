@@ -2,6 +2,7 @@ package train
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/snugml/snug/internal/config"
@@ -115,5 +116,59 @@ func TestSmallCardsAreFilledSooner(t *testing.T) {
 	smallMicro, smallRecompute := choose(28)
 	if smallMicro >= largeMicro || smallRecompute >= largeRecompute {
 		t.Errorf("28 multiprocessors: %d sequences at once and recompute %d; 132: %d and %d", smallMicro, smallRecompute, largeMicro, largeRecompute)
+	}
+}
+
+// Gradients in 16 bits are looked at where one micro-batch is all and the run stores 16 bits, or taken as they are asked for.
+func TestGradientTypes(t *testing.T) {
+	const auto, bf16 = "auto", trace.BFloat16
+	for name, c := range map[string]struct {
+		dtype    trace.DType
+		micro    int
+		gradient string
+		want     trace.DType // of the fastest; empty: an error
+		err      string
+	}{
+		"sums":                     {bf16, 12, auto, trace.Float32, ""},
+		"one micro-batch":          {bf16, 48, auto, bf16, ""},
+		"one micro-batch, float16": {trace.Float16, 48, auto, trace.Float16, ""},
+		"one on the CPU":           {trace.Float32, 48, auto, trace.Float32, ""},
+		"float32 asked for":        {bf16, 48, "float32", trace.Float32, ""},
+		"16 bits asked for":        {bf16, 0, "bfloat16", bf16, ""},
+		"16 bits of sums":          {bf16, 12, "bfloat16", "", "12 of 48 sequences at once"},
+		"other 16 bits":            {bf16, 0, "float16", "", "this run stores bfloat16"},
+		"16 bits on the CPU":       {trace.Float32, 0, "bfloat16", "", "this run stores float32"},
+	} {
+		cfg := settings(func(s *config.Config) { s.MicroBatch, s.GradientDType = c.micro, c.gradient })
+		step, _, err := Choose(small, cfg, DTypes(c.dtype), GPUCosts(28), nil, 0)
+		switch {
+		case c.want == "" && (err == nil || !strings.Contains(err.Error(), c.err)):
+			t.Errorf("%s: %v, want %q", name, err, c.err)
+		case c.want != "" && (err != nil || step.Policy.Gradient != c.want):
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// 774M in 16 GiB: what smaller gradients leave is spent on recomputing less.
+func TestSmallerGradientsRecomputeLess(t *testing.T) {
+	m := gpt.Model{NLayer: 36, NHead: 20, NEmbd: 1280, BlockSize: 1024, VocabSize: 50304}
+	choose := func(gradient string) (kept int, cost float64) {
+		c := settings(func(c *config.Config) { c.BatchSize, c.GradientAccumulationSteps, c.GradientDType = 16, 1, gradient })
+		found, err := Candidates(m, c, DTypes(trace.BFloat16), GPUCosts(132), nil, 15770*units.MiB)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, level := range found[0].Step.Policy.Recompute {
+			if level < gpt.RecomputeBlock {
+				kept++
+			}
+		}
+		return kept, found[0].Cost
+	}
+	half, halfCost := choose("auto")
+	float, floatCost := choose("float32")
+	if half < float+4 || !(halfCost < floatCost) {
+		t.Errorf("with 16-bit gradients %d layers keep more than their input at cost %.4f, with float32 %d at %.4f", half, halfCost, float, floatCost)
 	}
 }
