@@ -9,7 +9,8 @@ import (
 
 // driver is libcuda: the calls that snug makes. The context that they work in is current to the calling thread.
 type driver struct {
-	calls [driverCalls]uintptr
+	calls       [driverCalls]uintptr
+	encodeTiled uintptr // cuTensorMapEncodeTiled, 0 where the driver is older than it
 }
 
 const (
@@ -69,6 +70,7 @@ func openDriver() (*driver, error) {
 	if err := lib.symbols(d.calls[:], driverSymbols); err != nil {
 		return nil, err
 	}
+	d.encodeTiled, _ = symbol(lib.handle, "cuTensorMapEncodeTiled")
 	// CUresult cuInit(unsigned int flags)
 	return d, d.check("cuInit", call(d.calls[cuInit], 0))
 }

@@ -21,10 +21,11 @@ type Executor struct {
 	later  stageSlot // the scalars under way to the host; used until they are taken
 	shot   snapshot
 	tables map[*program.Op]entryTable
+	maps   map[matrix]*tensorMap // of the products' operands in this arena
 }
 
 // NewExecutor makes an executor on an open device. Close closes the device too.
-func NewExecutor(d *Device) *Executor { return &Executor{Device: d} }
+func NewExecutor(d *Device) *Executor { return &Executor{Device: d, maps: map[matrix]*tensorMap{}} }
 
 // Scratch is the workspace that op needs beside its arguments.
 func (e *Executor) Scratch(op *program.Op) units.Bytes {
@@ -189,6 +190,7 @@ func (e *Executor) unload() error {
 	for _, t := range e.tables {
 		err = errors.Join(err, e.drv.freeHost(t.host))
 	}
+	clear(e.maps)
 	e.arena, e.taken = 0, 0
 	return err
 }

@@ -54,7 +54,7 @@ type dim struct{ x, y, z int }
 
 // arguments is the reused space of one launch: 8-byte slots, and the pointers to them that cuLaunchKernel reads.
 type arguments struct {
-	slots [64]uint64
+	slots [128]uint64
 	ptrs  [32]uintptr
 	slot  int
 	n     int

@@ -20,24 +20,37 @@ type matmul struct {
 	space      units.Bytes
 }
 
+// sizes are those of a matmul op's product.
+func sizes(op *program.Op) (layout string, M, N, K int) {
+	at := &op.Attrs
+	switch op.Code {
+	case program.MatmulBackwardInput:
+		return "nn", at.N, at.C, at.OC
+	case program.MatmulBackwardWeight:
+		return "tn", at.OC, at.C, at.N
+	}
+	return "nt", at.N, at.OC, at.C
+}
+
 // matmulOf reads the product of a matmul op.
 func (e *Executor) matmulOf(op *program.Op) matmul {
-	at, x := &op.Attrs, op.Args
+	x := op.Args
 	var m matmul
 	switch op.Code {
 	case program.MatmulForward:
-		m = matmul{layout: "nt", d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), bias: e.ptr(x[3]), M: at.N, N: at.OC, K: at.C}
+		m = matmul{d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), bias: e.ptr(x[3])}
 	case program.MatmulGeluForward:
 		d := x[1] // before GELU, or in the place of GELU's result where that is not kept
 		if d.None() {
 			d = x[0]
 		}
-		m = matmul{layout: "nt", d: e.ptr(d), a: e.ptr(x[2]), b: e.ptr(x[3]), bias: e.ptr(x[4]), M: at.N, N: at.OC, K: at.C}
+		m = matmul{d: e.ptr(d), a: e.ptr(x[2]), b: e.ptr(x[3]), bias: e.ptr(x[4])}
 	case program.MatmulBackwardInput:
-		m = matmul{layout: "nn", d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), M: at.N, N: at.C, K: at.OC, accumulate: at.Accumulate}
+		m = matmul{d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), accumulate: op.Attrs.Accumulate}
 	case program.MatmulBackwardWeight:
-		m = matmul{layout: "tn", d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), M: at.OC, N: at.C, K: at.N, accumulate: !at.Overwrite}
+		m = matmul{d: e.ptr(x[0]), a: e.ptr(x[1]), b: e.ptr(x[2]), accumulate: !op.Attrs.Overwrite}
 	}
+	m.layout, m.M, m.N, m.K = sizes(op)
 	m.in, m.out = e.dtype(x[0]), e.dtype(x[0])
 	if op.Code == program.MatmulBackwardWeight {
 		m.in = e.dtype(x[1])
@@ -61,7 +74,7 @@ func (m *matmul) aligned() bool {
 			return false
 		}
 	}
-	return (m.a|m.b|m.d)%16 == 0
+	return (m.a|m.b|m.d|m.bias)%16 == 0
 }
 
 // blasProduct is m in cuBLASLt's column-major terms, where D^T = B^T A^T.
@@ -88,9 +101,13 @@ func (t Target) productScratch(op *program.Op) units.Bytes {
 	if t.Blas {
 		return t.workspace()
 	}
-	if op.Code == program.MatmulBackwardWeight {
-		if n := splits(op.Attrs.OC, op.Attrs.C, op.Attrs.N); n > 1 {
-			return units.Bytes(int64(n) * int64(op.Attrs.OC) * int64(op.Attrs.C) * 4)
+	_, M, N, K := sizes(op)
+	switch {
+	case t.Major == 9:
+		return hopperScratch(M, N, K, hopperCard/2)
+	case op.Code == program.MatmulBackwardWeight:
+		if n := splits(M, N, K); n > 1 {
+			return units.Bytes(int64(n) * int64(M) * int64(N) * 4)
 		}
 	}
 	return 0
@@ -135,9 +152,6 @@ func (e *Executor) multiplyOp(op *program.Op) error {
 	if e.viaBlas(&m) {
 		return e.multiply(m.blasProduct(), m.b, m.a, m.d, m.bias, m.workspace, m.space)
 	}
-	if m.in == trace.Float32 {
-		return e.ownFloat32(&m)
-	}
 	return e.own(&m)
 }
 
@@ -151,7 +165,6 @@ var (
 	wideTile   = ownTile{"wide", 128, 256, 256, 4 * (128 + 256) * 32 * 2}
 	squareTile = ownTile{"square", 128, 128, 128, 4 * (128 + 128) * 32 * 2}
 	smallTile  = ownTile{"small", 64, 64, 128, 3 * (64 + 64) * 32 * 2}
-	hopperTile = ownTile{"hopper", 128, 256, 256, 4 * (128 + 256) * 64 * 2} // matmul_hopper.cuh's
 )
 
 // tile chooses the instance: the widest whose blocks fill the card, the small one where rows are not aligned.
@@ -159,8 +172,6 @@ func (d *Device) tile(m *matmul) ownTile {
 	switch blocks := func(t ownTile) int { return ceil(m.M, t.bm) * ceil(m.N, t.bn) }; {
 	case !m.aligned():
 		return smallTile
-	case d.target == hopperArchive:
-		return hopperTile
 	case m.layout != "tn" && blocks(wideTile) >= d.Multiprocessors:
 		return wideTile
 	default:
@@ -168,8 +179,19 @@ func (d *Device) tile(m *matmul) ownTile {
 	}
 }
 
-// own multiplies 16-bit operands with snug's tensor-core kernels.
+// own multiplies with snug's own kernels.
 func (e *Executor) own(m *matmul) error {
+	switch {
+	case m.in == trace.Float32:
+		return e.ownFloat32(m)
+	case e.onHopper(m):
+		return e.ownHopper(m)
+	}
+	return e.ownMMA(m)
+}
+
+// ownMMA multiplies 16-bit operands with matmul.cu's tensor-core kernels, which every card takes.
+func (e *Executor) ownMMA(m *matmul) error {
 	unit := "matmul." + elements[m.in].suffix
 	t := e.tile(m)
 	parts, dst, accumulate := 1, m.d, m.accumulate

@@ -42,6 +42,10 @@ template <int J> __device__ __forceinline__ void settled(float (&c)[J][4]) {
 #define REGISTERS64                                                                                                    \
     REGISTERS32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,"    \
                 "%56,%57,%58,%59,%60,%61,%62,%63"
+#define REGISTERS128                                                                                                   \
+    REGISTERS64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,"    \
+                "%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,"   \
+                "%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 // multiply starts c (64 x 64) += a (64 x 16, in registers) * b (16 x 64, transposed in shared memory).
 __device__ __forceinline__ void multiply(float (&c)[8][4], const u32 (&a)[4], u64 b) {
@@ -56,10 +60,11 @@ __device__ __forceinline__ void multiply(float (&c)[8][4], u64 a, u64 b, int kee
                  : SUMS8(c, 0) : "l"(a), "l"(b), "r"(keep));
 }
 
-// multiply starts c (64 x 128) += a (64 x 16) * b (16 x 128); AT, BT: that operand is transposed.
-template <int AT, int BT> __device__ __forceinline__ void multiply(float (&c)[16][4], u64 a, u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16." WGMMA_TYPES " {" REGISTERS64 "}, %64, %65, 1, 1, 1, %66, %67;"
-                 : SUMS8(c, 0), SUMS8(c, 8) : "l"(a), "l"(b), "n"(AT), "n"(BT));
+// multiply starts c (64 x 256) += a (64 x 16) * b (16 x 256); AT, BT: that operand is transposed; `keep` 0 starts the sum anew.
+template <int AT, int BT> __device__ __forceinline__ void multiply(float (&c)[32][4], u64 a, u64 b, int keep) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k16." WGMMA_TYPES " {" REGISTERS128 "}, %128, %129, p, 1, 1, %131, %132;\n}"
+                 : SUMS8(c, 0), SUMS8(c, 8), SUMS8(c, 16), SUMS8(c, 24) : "l"(a), "l"(b), "r"(keep), "n"(AT), "n"(BT));
 }
 
 } // namespace hopper
