@@ -25,6 +25,8 @@ type Device struct {
 	args    arguments
 	sync    bool // wait for and check every launch
 	timer   *stopwatch
+	plain   bool  // sections never become graphs
+	tape    *tape // of the op whose launches are being recorded or compared; nil otherwise
 	nvml    management
 }
 
@@ -46,6 +48,7 @@ type Options struct {
 	UUID    string // as NVML names the device: chosen before Ordinal, because the two may number devices differently
 	Generic bool   // the PTX that every card takes, even where machine code for this one is at hand
 	OwnBlas bool   // snug's own matmuls, even where cuBLASLt is found
+	Plain   bool   // launch every op by itself, where the driver could replay a section as a graph
 	Sync    bool   // wait for every launch and name the kernel that failed
 	Cache   string // folder that remembers the fastest algorithms of the library; empty: none
 }
@@ -55,7 +58,7 @@ const oldest = 80
 
 // Open makes a context on a device. Everything after it that talks to the driver runs on the device's own thread.
 func Open(o Options) (*Device, error) {
-	d := &Device{thread: newThread(), copies: newThread(), modules: map[string]uintptr{}, kernels: map[string]*kernel{}, sync: o.Sync}
+	d := &Device{thread: newThread(), copies: newThread(), modules: map[string]uintptr{}, kernels: map[string]*kernel{}, plain: o.Plain, sync: o.Sync}
 	if err := d.on(func() error { return d.open(o) }); err != nil {
 		d.thread.end()
 		d.copies.end()

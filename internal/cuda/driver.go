@@ -11,6 +11,7 @@ import (
 type driver struct {
 	calls       [driverCalls]uintptr
 	encodeTiled uintptr // cuTensorMapEncodeTiled, 0 where the driver is older than it
+	graphs      bool    // the calls from graphCalls on are there
 }
 
 const (
@@ -49,7 +50,17 @@ const (
 	cuModuleGetFunction
 	cuFuncSetAttribute
 	cuLaunchKernel
+	cuStreamBeginCapture
+	cuStreamEndCapture
+	cuStreamGetCaptureInfo
+	cuGraphInstantiate
+	cuGraphExecKernelNodeSetParams
+	cuGraphLaunch
+	cuGraphExecDestroy
+	cuGraphDestroy
 	driverCalls
+
+	graphCalls = cuStreamBeginCapture // from here on, what a driver may lack
 )
 
 // The _v2 names take 64-bit sizes; the unversioned ones are another, older function and never a fallback.
@@ -58,7 +69,9 @@ var driverSymbols = []string{"cuInit", "cuDriverGetVersion", "cuGetErrorName", "
 	"cuDevicePrimaryCtxRelease_v2", "cuCtxSetCurrent", "cuCtxSynchronize", "cuMemGetInfo_v2", "cuMemAlloc_v2", "cuMemFree_v2",
 	"cuMemAllocHost_v2", "cuMemFreeHost", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async", "cuStreamCreate",
 	"cuStreamDestroy_v2", "cuStreamSynchronize", "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize",
-	"cuEventElapsedTime", "cuModuleLoadData", "cuModuleUnload", "cuModuleGetFunction", "cuFuncSetAttribute", "cuLaunchKernel"}
+	"cuEventElapsedTime", "cuModuleLoadData", "cuModuleUnload", "cuModuleGetFunction", "cuFuncSetAttribute", "cuLaunchKernel",
+	"cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuStreamGetCaptureInfo_v2", "cuGraphInstantiateWithFlags",
+	"cuGraphExecKernelNodeSetParams_v2", "cuGraphLaunch", "cuGraphExecDestroy", "cuGraphDestroy"}
 
 // openDriver opens libcuda and starts it.
 func openDriver() (*driver, error) {
@@ -67,10 +80,11 @@ func openDriver() (*driver, error) {
 		return nil, fmt.Errorf("%w: install NVIDIA's driver", err)
 	}
 	d := &driver{}
-	if err := lib.symbols(d.calls[:], driverSymbols); err != nil {
+	if err := lib.symbols(d.calls[:graphCalls], driverSymbols[:graphCalls]); err != nil {
 		return nil, err
 	}
 	d.encodeTiled, _ = symbol(lib.handle, "cuTensorMapEncodeTiled")
+	d.graphs = lib.symbols(d.calls[graphCalls:], driverSymbols[graphCalls:]) == nil
 	// CUresult cuInit(unsigned int flags)
 	return d, d.check("cuInit", call(d.calls[cuInit], 0))
 }

@@ -22,6 +22,7 @@ type Executor struct {
 	shot   snapshot
 	tables map[*program.Op]entryTable
 	maps   map[matrix]*tensorMap // of the products' operands in this arena
+	graphs []graph               // a section each
 }
 
 // NewExecutor makes an executor on an open device. Close closes the device too.
@@ -56,7 +57,7 @@ func (e *Executor) take(l *program.Layout) (err error) {
 	if e.arena, err = e.drv.alloc(l.Size); err != nil {
 		return err
 	}
-	e.layout, e.taken, e.tables = l, l.Size, map[*program.Op]entryTable{}
+	e.layout, e.taken, e.tables, e.graphs = l, l.Size, map[*program.Op]entryTable{}, make([]graph, len(l.Sections))
 	if err := e.stage.open(e.drv, e.stream); err != nil {
 		return err
 	}
@@ -86,23 +87,33 @@ func (e *Executor) take(l *program.Layout) (err error) {
 // Taken is the size of the arena as it was taken.
 func (e *Executor) Taken() units.Bytes { return e.taken }
 
-// Run queues a section's ops.
+// Run queues a section: as a graph from its second run on, where it can be one.
 func (e *Executor) Run(section int, s program.Step) error {
 	return e.on(func() error {
 		if s.LossScale == 0 {
 			s.LossScale = 1
 		}
-		sec := &e.layout.Sections[section]
-		for i := range sec.Ops {
-			op := &sec.Ops[i]
-			e.timer.begin(e.Device, op)
-			if err := ops[op.Code](e, op, s); err != nil {
-				return fmt.Errorf("run %s, op %d, %s %s: %w", sec.Name, i, op.Name, op.Code, err)
-			}
-			e.timer.end(e.Device)
-		}
-		return nil
+		return e.queue(section, s)
 	})
+}
+
+// launchAll queues a section's ops one by one.
+func (e *Executor) launchAll(sec *program.Section, s program.Step) error {
+	for i := range sec.Ops {
+		op := &sec.Ops[i]
+		e.timer.begin(e.Device, op)
+		if err := ops[op.Code](e, op, s); err != nil {
+			return opError(sec, i, err)
+		}
+		e.timer.end(e.Device)
+	}
+	return nil
+}
+
+// opError says at which op of a section err happened.
+func opError(sec *program.Section, i int, err error) error {
+	op := &sec.Ops[i]
+	return fmt.Errorf("run %s, op %d, %s %s: %w", sec.Name, i, op.Name, op.Code, err)
 }
 
 // Poison fills the arena with NaN in every dtype, so that a read of what nothing wrote shows.
@@ -186,7 +197,11 @@ func (e *Executor) unload() error {
 		return nil
 	}
 	e.shot.finish()
-	err := errors.Join(e.drv.synchronize(e.copied), e.drv.synchronize(e.stream), e.drv.free(e.arena), e.stage.close(), e.later.close(e.drv), e.shot.close(e.drv))
+	err := errors.Join(e.drv.synchronize(e.copied), e.drv.synchronize(e.stream))
+	for i := range e.graphs {
+		err = errors.Join(err, e.graphs[i].close(e.drv))
+	}
+	err = errors.Join(err, e.drv.free(e.arena), e.stage.close(), e.later.close(e.drv), e.shot.close(e.drv))
 	for _, t := range e.tables {
 		err = errors.Join(err, e.drv.freeHost(t.host))
 	}

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/units"
 )
 
 // kernel is a function of a loaded module.
@@ -89,9 +90,12 @@ func (a *arguments) float(xs ...float64) *arguments {
 	return a
 }
 
-// dropout appends a Dropout of common.cuh.
+// dropout appends a Dropout of common.cuh. Where nothing is dropped it is the same in every step.
 func (a *arguments) dropout(at *program.Attrs, s program.Step) *arguments {
 	threshold, scale := dropoutNumbers(at.Dropout)
+	if threshold == 0 {
+		s = program.Step{}
+	}
 	return a.add(uint64(threshold)|uint64(math.Float32bits(scale))<<32, uint64(uint32(at.Site)), s.Seed, s.Sample)
 }
 
@@ -115,13 +119,17 @@ func (d *Device) launch(unit, name string, grid dim, threads, shared int) error 
 	if err != nil {
 		return err
 	}
+	grid = dim{max(grid.x, 1), max(grid.y, 1), max(grid.z, 1)}
+	l := launched{f: k.f, grid: grid, threads: threads, shared: shared}
+	if d.tape != nil && d.tape.dry {
+		return d.tape.compare(d, l)
+	}
 	if shared > k.shared {
 		if err := d.drv.allowShared(k.f, shared); err != nil {
 			return fmt.Errorf("launch %s with %d shared bytes: %w", name, shared, err)
 		}
 		k.shared = shared
 	}
-	grid = dim{max(grid.x, 1), max(grid.y, 1), max(grid.z, 1)}
 	code := call(d.drv.calls[cuLaunchKernel], k.f, uintptr(grid.x), uintptr(grid.y), uintptr(grid.z),
 		uintptr(threads), 1, 1, uintptr(shared), d.stream, uintptr(unsafe.Pointer(&d.args.ptrs)), 0)
 	if code == 0 && d.sync {
@@ -130,7 +138,26 @@ func (d *Device) launch(unit, name string, grid dim, threads, shared int) error 
 	if code != 0 {
 		return d.drv.check(fmt.Sprintf("launch %s/%s<<<(%d,%d,%d), %d, %d>>>", unit, name, grid.x, grid.y, grid.z, threads, shared), code)
 	}
+	if d.tape != nil {
+		return d.tape.add(d, l)
+	}
 	return nil
+}
+
+// fill queues a fill that belongs to an op.
+func (d *Device) fill(dst Pointer, value byte, n units.Bytes) error {
+	if d.tape != nil && d.tape.dry {
+		return nil
+	}
+	return d.drv.fill(dst, value, n, d.stream)
+}
+
+// upload queues a copy from page-locked memory that belongs to an op.
+func (d *Device) upload(dst Pointer, src uintptr, n int) error {
+	if d.tape != nil && d.tape.dry {
+		return nil
+	}
+	return d.drv.toDevice(dst, src, n, d.stream)
 }
 
 func ceil(a, b int) int { return (a + b - 1) / b }

@@ -105,10 +105,10 @@ func (e *Executor) encoderBackward(op *program.Op, s program.Step) error {
 	name, w = e.packed("encoder_backward_wte", a.C, x[2])
 	first, _ := e.scratchPtr(op)
 	count := first + Pointer(4*a.V)
-	if err := e.drv.fill(first, 0x7f, units.Bytes(4*a.V), e.stream); err != nil {
+	if err := e.fill(first, 0x7f, units.Bytes(4*a.V)); err != nil {
 		return err
 	}
-	if err := e.drv.fill(count, 0, units.Bytes(4*a.V), e.stream); err != nil {
+	if err := e.fill(count, 0, units.Bytes(4*a.V)); err != nil {
 		return err
 	}
 	e.with().ptr(first, count, e.ptr(x[3])).int(a.N)
@@ -245,7 +245,7 @@ func (e *Executor) lossSum(op *program.Op, s program.Step) error {
 
 func (e *Executor) zero(op *program.Op, s program.Step) error {
 	t := op.Args[0]
-	return e.drv.fill(e.ptr(t), 0, units.Bytes(int64(t.Len)*e.dtype(t).Size()), e.stream)
+	return e.fill(e.ptr(t), 0, units.Bytes(int64(t.Len)*e.dtype(t).Size()))
 }
 
 func (e *Executor) cast(op *program.Op, s program.Step) error {

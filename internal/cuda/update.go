@@ -90,7 +90,7 @@ func (e *Executor) prepareTable(op *program.Op) error {
 func (e *Executor) table(op *program.Op) (t entryTable, at Pointer, err error) {
 	t = e.tables[op]
 	at, _ = e.scratchPtr(op)
-	return t, at, e.drv.toDevice(at, t.host, t.entries*entryBytes, e.stream)
+	return t, at, e.upload(at, t.host, t.entries*entryBytes)
 }
 
 func (e *Executor) globalNorm(op *program.Op, s program.Step) error {

@@ -25,9 +25,11 @@ var source string
 
 // Driver is a stand-in that this process finds as its libcuda.
 type Driver struct {
-	Dir    string // where its libraries lie
-	others func(uint64)
-	fail   func(string)
+	Dir     string // where its libraries lie
+	others  func(uint64)
+	fail    func(string)
+	refuse  func(int32)
+	replays func() uint64
 }
 
 // Total is the memory of the stand-in's card.
@@ -64,6 +66,8 @@ func StandIn(t testing.TB) *Driver {
 	}
 	purego.RegisterLibFunc(&d.others, handle, "standin_others")
 	purego.RegisterLibFunc(&d.fail, handle, "standin_fail")
+	purego.RegisterLibFunc(&d.refuse, handle, "standin_refuse")
+	purego.RegisterLibFunc(&d.replays, handle, "standin_replays")
 	return d
 }
 
@@ -86,3 +90,9 @@ func (d *Driver) Others(n units.Bytes) { d.others(uint64(n)) }
 
 // Fail makes the kernel of this name fail when it runs.
 func (d *Driver) Fail(kernel string) { d.fail(kernel) }
+
+// RefuseGraphs makes capturing a stream fail with a CUresult, 0 for none.
+func (d *Driver) RefuseGraphs(code int32) { d.refuse(code) }
+
+// Replays is how often a graph was launched.
+func (d *Driver) Replays() int { return int(d.replays()) }

@@ -1,6 +1,7 @@
 // A stand-in for libcuda and libcublasLt. Device memory is the host's. As on a card, work is queued: a stream's copies, fills
 // and kernels happen when something waits for them and no earlier, so that a missing wait shows as wrong data. Calls need
-// the context current to their thread. Launches are checked against the limits of an RTX 3060.
+// the context current to their thread. Launches are checked against the limits of an RTX 3060. A captured stream's work becomes a
+// graph; a replay queues copies of its nodes as they are then.
 //
 // The update's kernels compute what they should; the loss and the embedding's gradient are toys that depend on the tokens
 // alone; products and sums into gradients are zeros, which overwrite where they should; every other kernel computes nothing.
@@ -12,7 +13,7 @@
 
 typedef unsigned long long word;
 typedef int result;
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, ILLEGAL_ADDRESS = 700, TOO_MANY = 701 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, ILLEGAL_ADDRESS = 700, TOO_MANY = 701, CAPTURING = 900 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static __thread void *current; // the thread's context
@@ -20,9 +21,15 @@ static word total = 12ull << 30, taken, others;
 static result broken; // what a failed kernel leaves behind: every later call answers it
 static char failing[64];
 
-// What tests change: the memory that others hold, and the kernel that fails when it runs.
+static int refused;    // what capturing a stream answers
+static word replays;   // of graphs
+
+// What tests change: the memory that others hold, the kernel that fails when it runs, whether streams can be captured; and
+// what they ask: how often a graph was replayed.
 void standin_others(word n) { others = n; }
 void standin_fail(const char *kernel) { strncpy(failing, kernel, sizeof failing - 1); }
+void standin_refuse(int code) { refused = code; }
+word standin_replays(void) { return replays; }
 
 typedef struct { word shared; char name[64]; } function;
 typedef struct stream stream;
@@ -32,13 +39,17 @@ struct work {
     enum { COPY, FILL, KERNEL, RECORD } kind;
     char *dst, *src;
     word n;      // bytes; of a kernel its blocks
-    word args[16]; // of a kernel; of a record its number
+    word args[24]; // of a kernel; of a record its number
     void *owned; // freed with the work
     function *f;
     event *e;
     work *next;
+    work *origin; // of a node that can be run, the one that it was made from
 };
-struct stream { work *head, **tail; stream *next; };
+typedef struct graph { work *head, **tail, *last; int destroyed; } graph; // never freed, so that its use after the end shows
+typedef struct { work *head; graph *from; } executable;
+struct stream { work *head, **tail; stream *next; graph *capture; };
+static int executables;
 static stream *streams;
 
 typedef struct block block;
@@ -93,9 +104,10 @@ static void loss_sum(word *a, word blocks) {
 }
 static void encoder_backward_wte(word *a, word vocab) {
     int C = a[7];
+    float kept = (unsigned)a[8] ? 1 + 0.1f * ((a[10] * 31 + a[11]) % 7) : 1; // of a Dropout: threshold and scale, site, seed, sample
     for (int n = 0; n < (int)a[5]; n++) {
         float *row = (float *)a[0] + ((unsigned *)a[2])[n] % vocab * C; // a test may run it on tokens that nothing wrote
-        for (int c = 0; c < C; c++) row[c] += 0.001f * (c % 7 + 1) * (n % 3 + 1);
+        for (int c = 0; c < C; c++) row[c] += 0.001f * (c % 7 + 1) * (n % 3 + 1) * kept;
     }
 }
 
@@ -111,13 +123,13 @@ static void matmul_tn(word *a, word blocks) {
     if (!a[7]) zeros(a[0], mn, 2), zeros(a[2], mn, 4);
 }
 
-// Kernels that compute, by how their names begin, and how many words of arguments they read: of one where job is set.
-static const struct { const char *name; void (*run)(word *, word); int args, job; } kernels[] = {
+// Kernels that compute, by how their names begin, how many arguments they read, and how many words the last one has where not one.
+static const struct { const char *name; void (*run)(word *, word); int args, words; } kernels[] = {
     {"adamw", adamw, 12}, {"norm_partial", norm_partial, 3}, {"norm_final", norm_final, 4}, {"loss_rows", loss_rows, 6},
-    {"loss_sum", loss_sum, 3}, {"encoder_backward_wte", encoder_backward_wte, 8},
+    {"loss_sum", loss_sum, 3}, {"encoder_backward_wte", encoder_backward_wte, 9, 4},
     {"encoder_backward_wpe", encoder_backward_wpe, 6}, {"layernorm_backward_weight", layernorm_backward_weight, 6},
     {"bias_backward_sum", bias_backward_sum, 5}, {"matmul_reduce", matmul_reduce, 6}, {"matmul_f32", matmul_f32, 12},
-    {"matmul_tn", matmul_tn, 8, 1},
+    {"matmul_tn", matmul_tn, 1, 8},
 };
 static int computes(function *f) {
     for (int i = 0; i < (int)(sizeof kernels / sizeof *kernels); i++)
@@ -149,9 +161,18 @@ static int idle(void) {
 static work *queue(stream *s, int kind) {
     work *w = calloc(1, sizeof *w);
     w->kind = kind;
+    if (s->capture) {
+        *s->capture->tail = s->capture->last = w;
+        s->capture->tail = &w->next;
+        return w;
+    }
     *s->tail = w;
     s->tail = &w->next;
     return w;
+}
+static int capturing(void) {
+    for (stream *s = streams; s; s = s->next) if (s->capture) return 1;
+    return 0;
 }
 
 // Every call but the first few holds the mutex and needs a context.
@@ -163,7 +184,7 @@ result cuInit(unsigned f) { return OK; }
 result cuDriverGetVersion(int *v) { *v = 12040; return OK; }
 result cuGetErrorName(result e, const char **p) {
     *p = e == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : e == TOO_MANY ? "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" : e == NO_CONTEXT ? "CUDA_ERROR_INVALID_CONTEXT"
-       : e == ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_INVALID_VALUE";
+       : e == ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : e == CAPTURING ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" : "CUDA_ERROR_INVALID_VALUE";
     return OK;
 }
 result cuGetErrorString(result e, const char **p) { *p = e == OUT_OF_MEMORY ? "out of memory" : e == TOO_MANY ? "beyond the card's limits" : "not allowed"; return OK; }
@@ -183,6 +204,7 @@ result cuCtxSynchronize(void) CALL(for (stream *s = streams; s; s = s->next) dra
 result cuMemGetInfo_v2(word *f, word *t) CALL(*f = total - taken - others; *t = total;)
 
 static result take(void **p, word n, int host) {
+    if (capturing()) return CAPTURING;
     if (!host && taken + others + n > total || posix_memalign(p, 256, n)) return OUT_OF_MEMORY;
     block *b = malloc(sizeof *b);
     *b = (block){*p, n, host, blocks};
@@ -190,12 +212,12 @@ static result take(void **p, word n, int host) {
     if (!host) taken += n;
     return OK;
 }
-// Memory that queued work may still touch must not be given back.
+// Memory that queued work or a graph may still touch must not be given back.
 static result give(void *p, int host) {
     for (block **b = &blocks; *b; b = &(*b)->next) {
         block *found = *b;
         if (found->p != p || found->host != host) continue;
-        if (!idle()) return INVALID;
+        if (!idle() || executables) return INVALID;
         *b = found->next;
         if (!host) taken -= found->n;
         free(p);
@@ -211,10 +233,12 @@ result cuMemFreeHost(void *p) CALL(r = give(p, 1);)
 
 // Page-locked memory is read and written when the copy happens, other memory at once.
 result cuMemcpyHtoDAsync_v2(void *d, const void *s, word n, stream *st) CALL(
+    if (st->capture && !find(s)) return leave(CAPTURING);
     work *w = queue(st, COPY);
     w->dst = d; w->src = (char *)s; w->n = n;
     if (!find(s)) w->src = w->owned = memcpy(malloc(n), s, n);)
 result cuMemcpyDtoHAsync_v2(void *d, const void *s, word n, stream *st) CALL(
+    if (st->capture && !find(d)) return leave(CAPTURING);
     work *w = queue(st, COPY);
     w->dst = d; w->src = (char *)s; w->n = n;
     if (!find(d)) drain(st);)
@@ -233,10 +257,11 @@ result cuStreamDestroy_v2(stream *s) CALL(
     while (*p != s) p = &(*p)->next;
     *p = s->next;
     free(s);)
-result cuStreamSynchronize(stream *s) CALL(drain(s); r = broken;)
+result cuStreamSynchronize(stream *s) CALL(if (s->capture) return leave(CAPTURING); drain(s); r = broken;)
 result cuEventCreate(event **e, unsigned f) CALL(*e = calloc(1, sizeof **e);)
 result cuEventDestroy_v2(event *e) CALL(if (e->done < e->recorded) return leave(INVALID); free(e);)
 result cuEventRecord(event *e, stream *s) CALL(
+    if (s->capture) return leave(CAPTURING);
     work *w = queue(s, RECORD);
     w->e = e; w->args[0] = ++e->recorded;
     e->at = s;)
@@ -250,14 +275,56 @@ result cuModuleGetFunction(function **f, void *m, const char *name) CALL(
     strncpy((*f)->name, name, sizeof (*f)->name - 1);
     if (!*name) r = INVALID;)
 result cuFuncSetAttribute(function *f, int a, int v) CALL(if (a != 8 || v > 99 << 10) return leave(INVALID); f->shared = v;)
+// give_args copies what the kernel reads of its arguments.
+static void give_args(work *w, void **params) {
+    int k = computes(w->f);
+    for (int i = 0; k >= 0 && i < kernels[k].args; i++)
+        memcpy(&w->args[i], params[i], i == kernels[k].args - 1 && kernels[k].words ? 8 * kernels[k].words : 8);
+}
 result cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                       stream *st, void **params, void **extra) CALL(
     if (!gx || gx > 2147483647u || !gy || gy > 65535 || !gz || gz > 65535 || !bx || bx > 1024 || bx % 32 || shared > f->shared) return leave(TOO_MANY);
     if (!params || !params[0]) return leave(INVALID);
     work *w = queue(st, KERNEL);
     w->f = f; w->n = gx;
-    int k = computes(f);
-    for (int i = 0; k >= 0 && i < kernels[k].args; i++) memcpy(&w->args[i], kernels[k].job ? (char *)params[0] + 8 * i : params[i], 8);)
+    give_args(w, params);)
+
+// Graphs. A node is known by its place in the graph that was captured, which must be there as long as it is asked for.
+typedef struct { function *f; unsigned grid[3], block[3], shared; void **params, **extra; void *kern, *ctx; } node_params;
+result cuStreamBeginCapture_v2(stream *s, int mode) CALL(
+    if (refused || s->capture || mode != 1) return leave(refused ? refused : INVALID);
+    s->capture = calloc(1, sizeof *s->capture);
+    s->capture->tail = &s->capture->head;)
+result cuStreamEndCapture(stream *s, graph **g) CALL(if (!s->capture) return leave(INVALID); *g = s->capture; s->capture = 0;)
+result cuStreamGetCaptureInfo_v2(stream *s, int *status, word *id, graph **g, work ***nodes, word *n) CALL(
+    if (!s->capture) return leave(INVALID);
+    *status = 1; *nodes = &s->capture->last; *n = s->capture->last != 0;)
+result cuGraphInstantiateWithFlags(executable **e, graph *g, word flags) CALL(
+    if (g->destroyed) return leave(INVALID);
+    *e = calloc(1, sizeof **e);
+    (*e)->from = g;
+    work **tail = &(*e)->head;
+    for (work *w = g->head; w; w = w->next) {
+        *tail = memcpy(malloc(sizeof *w), w, sizeof *w);
+        (*tail)->origin = w; (*tail)->next = 0;
+        tail = &(*tail)->next;
+    }
+    executables++;)
+result cuGraphExecKernelNodeSetParams_v2(executable *e, work *node, const node_params *p) CALL(
+    work *w = e->head;
+    while (w && w->origin != node) w = w->next;
+    if (!w || e->from->destroyed || w->kind != KERNEL || w->f != p->f || w->n != p->grid[0] || p->shared > p->f->shared) return leave(INVALID);
+    give_args(w, p->params);)
+result cuGraphLaunch(executable *e, stream *s) CALL(
+    for (work *w = e->head; w; w = w->next) {
+        work *q = queue(s, w->kind);
+        work *next = q->next;
+        *q = *w;
+        q->next = next;
+    }
+    replays++;)
+result cuGraphExecDestroy(executable *e) CALL(if (!idle()) return leave(INVALID); e->head = 0; executables--;)
+result cuGraphDestroy(graph *g) CALL(if (g->destroyed) return leave(INVALID); g->destroyed = 1;)
 
 // libcublasLt: one algorithm for everything, whose products are zeros. A layout is the bytes of its matrix.
 result cublasLtCreate(word *h) { *h = 1; return OK; }

@@ -1,0 +1,187 @@
+//go:build linux
+
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/snugml/snug/internal/cuda/cudatest"
+	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
+)
+
+// graphModel drops out everywhere, so that the seed and the sample's number are arguments of most of its launches.
+var graphModel = gpt.Model{NLayer: 2, NHead: 2, NEmbd: 64, BlockSize: 48, VocabSize: 72, Bias: true, Dropout: 0.2}
+
+// Five iterations of three sections each, queued ahead of the device, with another learning rate, another loss scale and
+// other samples every time, an evaluation and a snapshot between them: the bits of plain launches.
+func TestGraphsChangeNoBit(t *testing.T) {
+	for _, o := range []Options{{}, {OwnBlas: true}} {
+		t.Run(fmt.Sprintf("stand-in,own=%v", o.OwnBlas), func(t *testing.T) {
+			graphsChangeNoBit(t, standIn(t, o), trace.Float32)
+		})
+		t.Run(fmt.Sprintf("GPU,own=%v", o.OwnBlas), func(t *testing.T) {
+			e := openTest(t, o)
+			for _, dtype := range testDTypes {
+				graphsChangeNoBit(t, e, dtype)
+			}
+		})
+	}
+}
+
+func graphsChangeNoBit(t *testing.T, e *Executor, dtype trace.DType) {
+	t.Helper()
+	e.plain = true
+	want := fiveIterations(t, e, dtype)
+	if n := e.Graphs(); n != 0 {
+		t.Errorf("%s: %d graphs, none were wanted", dtype, n)
+	}
+	e.plain = false
+	got := fiveIterations(t, e, dtype)
+	if n := e.Graphs(); n < 5 { // the first micro-batch, later ones, the rest, the update, the evaluation
+		t.Errorf("%s: %d graphs, want at least 5", dtype, n)
+	}
+	for i := range want {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+			t.Fatalf("%s: number %d of %d is %v with graphs, %v without", dtype, i, len(want), got[i], want[i])
+		}
+	}
+}
+
+// fiveIterations trains from nanoGPT's weights and returns every loss and norm, a snapshot's parameters and the last ones.
+func fiveIterations(t *testing.T, e *Executor, dtype trace.DType) (numbers []float32) {
+	t.Helper()
+	m := graphModel
+	step, err := gpt.Build(m, gpt.Shape{Batch: 7, EvalBatch: 4, Adam: gpt.Adam{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, GradClip: 1}},
+		gpt.Policy{MicroBatch: 2, EvalBatch: 2, LossChunk: 40, Weight: dtype, Activation: dtype, Gradient: trace.Float32, Recompute: []gpt.Recompute{gpt.RecomputeBlock, gpt.RecomputeNone}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &run{t: t, Executor: e, step: step}
+	step.AddScratch(e.Scratch)
+	r.must(e.Load(step.Place()))
+	r.initial()
+	var ids []program.ID
+	var shot, last [][]float32
+	for _, p := range step.Params {
+		ids = append(ids, p.Weight)
+		shot, last = append(shot, make([]float32, p.Len())), append(last, make([]float32, p.Len()))
+	}
+	var read [5][2]float32
+	for it := range read {
+		at := program.Step{Seed: 5, LossScale: float64(1 + it%2)}
+		r.must(e.Run(step.Begin, at))
+		for done, section := 0, step.First; done < 7; section = step.Train {
+			if done == 6 {
+				section = step.TrainRest
+			}
+			at.Sample = uint64(7*it + done)
+			r.tokens(it + done)
+			r.must(e.Run(section, at))
+			done += step.Sections[section].B
+		}
+		r.must(e.Run(step.Update, program.Step{LR: 1e-3 * float64(it+1), T: it + 1, LossScale: at.LossScale}))
+		wait, err := e.Later(read[it][:], step.LossSum, step.Norm)
+		r.must(err)
+		if it == 3 {
+			copied, err := e.Snapshot(ids, shot)
+			r.must(err)
+			r.must(copied())
+		}
+		if it == 2 || it == 4 {
+			r.must(e.Run(step.Eval, program.Step{LossScale: 1}))
+		}
+		r.must(wait())
+		numbers = append(numbers, read[it][:]...)
+	}
+	for i, id := range ids {
+		r.must(e.Floats(id, last[i]))
+		numbers = append(append(numbers, shot[i]...), last[i]...)
+	}
+	return append(numbers, float32(r.value(step.LossSum)))
+}
+
+// initial sets nanoGPT's initial weights.
+func (r *run) initial() {
+	r.t.Helper()
+	for i, p := range r.step.Params {
+		buf := make([]float32, p.Len())
+		p.Initial(buf, i, 1)
+		r.must(r.SetFloats(p.Weight, buf))
+		if p.Master != program.None {
+			r.must(r.SetFloats(p.Master, buf))
+		}
+	}
+	r.must(r.Run(r.step.Init, program.Step{}))
+}
+
+// tokens writes a micro-batch that differs from n to n.
+func (r *run) tokens(n int) {
+	r.t.Helper()
+	tokens := make([]int32, 2*r.step.Model.BlockSize)
+	for i := range tokens {
+		tokens[i] = int32((i*7 + n*n) % r.step.Model.VocabSize)
+	}
+	r.must(r.SetInts(r.step.Idx, tokens))
+	r.must(r.SetInts(r.step.Targets, tokens))
+}
+
+// Where a section cannot be a graph, or ops are watched one by one, they are launched one by one, and nothing fails.
+func TestPlainLaunchesWhereGraphsCannotBe(t *testing.T) {
+	train := func(t *testing.T, e *Executor) { fiveIterations(t, e, trace.Float32) }
+	timed := func(t *testing.T, e *Executor) {
+		if _, err := e.Time(func() error { train(t, e); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		o       Options
+		refusal int32
+		run     func(t *testing.T, e *Executor)
+	}{
+		{"the driver refuses", Options{}, 801, train},
+		{"not wanted", Options{Plain: true}, 0, train},
+		{"every launch is waited for", Options{Sync: true}, 0, train},
+		{"ops are timed", Options{}, 0, timed},
+		{"rows are generated", Options{}, 0, func(t *testing.T, e *Executor) { generateRows(t, e, 4) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			driver := cudatest.StandIn(t)
+			driver.RefuseGraphs(c.refusal)
+			d, err := Open(c.o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := NewExecutor(d)
+			c.run(t, e)
+			if n := e.Graphs(); n != 0 || driver.Replays() != 0 {
+				t.Errorf("%d graphs, %d replays, want none", n, driver.Replays())
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// generateRows runs the pass over one row at n positions: its attention's shared memory grows from row to row.
+func generateRows(t *testing.T, e *Executor, n int) {
+	t.Helper()
+	g, err := gpt.BuildGeneration(graphModel, trace.Float32, 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.AddScratch(e.Scratch)
+	if err := e.Load(g.Place()); err != nil {
+		t.Fatal(err)
+	}
+	for pos := range n {
+		if err := e.Run(g.Passes[0].Body, program.Step{Pos: pos}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
