@@ -4,6 +4,7 @@
 package bench
 
 import (
+	"errors"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -18,9 +19,11 @@ import (
 // Result is what was measured.
 type Result struct {
 	Tokens   int             // an iteration's
-	Iters    []time.Duration // each timed iteration
+	Iters    []time.Duration // each timed iteration, from the loss of the one before to its own
 	Queue    time.Duration   // of the last one, what the host took to queue its work: longer than an iteration, it holds the GPU up
 	Loss     float64         // of the last one
+	Eval     time.Duration   // a pass of an evaluation
+	Graphs   int             // sections that the driver replays
 	Ops      []Op            // one iteration's ops, grouped, the longest first; empty where not asked for
 	First    time.Duration   // from loading to the end of the first iteration
 	Process  units.Bytes     // what the driver charges the process; 0 where it does not tell
@@ -48,7 +51,7 @@ type Op struct {
 	Bytes float64 `json:"bytes"` // that must move: arguments read, and arguments written
 }
 
-// Run loads the step with nanoGPT's initial weights and times iters iterations after two to warm up.
+// Run loads the step with nanoGPT's initial weights and times iters iterations, and as many passes of an evaluation, after some to warm up.
 func Run(e *cuda.Executor, step *gpt.Step, layout *program.Layout, iters int, ops bool) (*Result, error) {
 	start := time.Now()
 	if err := e.Load(layout); err != nil {
@@ -62,25 +65,21 @@ func Run(e *cuda.Executor, step *gpt.Step, layout *program.Layout, iters int, op
 		return nil, err
 	}
 	b := &batches{e: e, step: step, rng: rand.New(rand.NewPCG(1, 2))}
-	for it := range iters + 2 {
-		begin := time.Now()
-		loss, err := b.iteration(it)
-		if err != nil {
-			return nil, err
-		}
-		switch {
-		case it == 0:
-			r.First = time.Since(start)
-		case it >= 2:
-			r.Iters = append(r.Iters, time.Since(begin))
-		}
-		r.Loss, r.Queue = loss, b.queue
+	if err := b.iterations(r, start, iters+warm); err != nil {
+		return nil, err
+	}
+	if err := b.evaluate(r, iters); err != nil {
+		return nil, err
 	}
 	r.Process, _ = e.ProcessMemory()
+	r.Graphs = e.Graphs()
 	if !ops {
 		return r, nil
 	}
-	times, err := e.Time(func() error { _, err := b.iteration(iters + 2); return err })
+	times, err := e.Time(func() error { return errors.Join(b.gradients(iters+warm), b.update(iters+warm)) })
+	if err == nil {
+		err = b.wait()
+	}
 	if err == nil {
 		r.group(step, times)
 	}
@@ -110,6 +109,9 @@ type batches struct {
 	rng  *rand.Rand
 
 	queue time.Duration // that the last iteration's sections took to queue
+	loss  [1]float32
+	wait  func() error // until loss holds the last iteration's
+	since time.Time    // when the loss before it was known
 }
 
 func (b *batches) run(section int, s program.Step) error {
@@ -119,39 +121,109 @@ func (b *batches) run(section int, s program.Step) error {
 	return err
 }
 
-func (b *batches) iteration(it int) (loss float64, err error) {
-	s, T := b.step, b.step.Model.BlockSize
-	at := program.Step{Seed: 1337, LR: 6e-4, T: it + 1, LossScale: 1}
+// warm is how many iterations and passes run before those that are timed.
+const warm = 2
+
+// iterations runs n of them as training does: an iteration's loss is waited for when the gradients of the next are queued.
+// The first is waited for at once, because its time is told.
+func (b *batches) iterations(r *Result, start time.Time, n int) error {
+	for it := range n {
+		if err := b.gradients(it); err != nil {
+			return err
+		}
+		if it > 1 {
+			if err := b.settle(r, it-1); err != nil {
+				return err
+			}
+		}
+		if err := b.update(it); err != nil {
+			return err
+		}
+		if it == 0 {
+			if err := b.settle(r, 0); err != nil {
+				return err
+			}
+			r.First = time.Since(start)
+		}
+	}
+	r.Queue = b.queue
+	return b.settle(r, n-1)
+}
+
+// gradients queues an iteration as far as its gradients.
+func (b *batches) gradients(it int) error {
+	s := b.step
+	at := program.Step{Seed: 1337, LossScale: 1}
 	b.queue = 0
 	if err := b.run(s.Begin, at); err != nil {
-		return 0, err
+		return err
 	}
-	zipf := rand.NewZipf(b.rng, 1.1, 4, uint64(s.Model.VocabSize-1))
 	for done := 0; done < s.Shape.Batch; {
 		section := s.Next(done)
-		n := s.Sections[section].B
-		tokens := make([]int32, n*T+1)
-		for i := range tokens {
-			tokens[i] = int32(zipf.Uint64())
-		}
-		if err := b.e.SetInts(s.Idx, tokens[:n*T]); err != nil {
-			return 0, err
-		}
-		if err := b.e.SetInts(s.Targets, tokens[1:]); err != nil {
-			return 0, err
-		}
 		at.Sample = uint64(it*s.Shape.Batch + done)
-		if err := b.run(section, at); err != nil {
-			return 0, err
+		if err := errors.Join(b.feed(section), b.run(section, at)); err != nil {
+			return err
 		}
-		done += n
+		done += s.Sections[section].B
 	}
-	if err := b.run(s.Update, at); err != nil {
-		return 0, err
+	return nil
+}
+
+// feed writes a section's tokens.
+func (b *batches) feed(section int) error {
+	n := b.step.Sections[section].B * b.step.Model.BlockSize
+	zipf := rand.NewZipf(b.rng, 1.1, 4, uint64(b.step.Model.VocabSize-1))
+	tokens := make([]int32, n+1)
+	for i := range tokens {
+		tokens[i] = int32(zipf.Uint64())
 	}
-	one := make([]float32, 1)
-	err = b.e.Floats(s.LossSum, one)
-	return float64(one[0]) / float64(s.Shape.Batch*T), err
+	return errors.Join(b.e.SetInts(b.step.Idx, tokens[:n]), b.e.SetInts(b.step.Targets, tokens[1:]))
+}
+
+// update queues the rest of an iteration, and the read of its loss.
+func (b *batches) update(it int) (err error) {
+	if err := b.run(b.step.Update, program.Step{LR: 6e-4, T: it + 1, LossScale: 1}); err != nil {
+		return err
+	}
+	b.wait, err = b.e.Later(b.loss[:], b.step.LossSum)
+	return err
+}
+
+// settle waits for the end of iteration it.
+func (b *batches) settle(r *Result, it int) error {
+	if err := b.wait(); err != nil {
+		return err
+	}
+	now := time.Now()
+	if it >= warm {
+		r.Iters = append(r.Iters, now.Sub(b.since))
+	}
+	b.since, r.Loss = now, float64(b.loss[0])/float64(r.Tokens)
+	return nil
+}
+
+// evaluate times n passes of an evaluation, all over the same tokens.
+func (b *batches) evaluate(r *Result, n int) error {
+	s := b.step
+	if s.Eval < 0 {
+		return nil
+	}
+	if err := b.feed(s.Eval); err != nil {
+		return err
+	}
+	for _, passes := range []int{warm, n} {
+		began := time.Now()
+		for range passes {
+			if err := b.e.Run(s.Eval, program.Step{LossScale: 1}); err != nil {
+				return err
+			}
+		}
+		if err := b.e.Floats(s.LossSum, b.loss[:]); err != nil {
+			return err
+		}
+		r.Eval = time.Since(began) / time.Duration(passes)
+	}
+	return nil
 }
 
 var layer = regexp.MustCompile(`h\.\d+\.`)

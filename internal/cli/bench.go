@@ -23,6 +23,7 @@ type benchOptions struct {
 	cuda   cuda.Options
 	iters  int
 	ops    bool
+	graphs bool
 	json   bool
 }
 
@@ -40,8 +41,10 @@ func newBench(io *term.IO) *cobra.Command {
 	cmd.Flags().BoolVar(&o.ops, "ops", true, "list the time of each kind of op")
 	cmd.Flags().BoolVar(&o.cuda.OwnBlas, "own-matmul", false, "use snug's own matrix products, not cuBLASLt's")
 	cmd.Flags().BoolVar(&o.cuda.Generic, "generic", false, "use the kernels that every card takes")
+	cmd.Flags().BoolVar(&o.graphs, "graphs", true, "replay sections as CUDA graphs; without, launch every kernel by itself")
 	addSync(cmd, &o.cuda)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		o.cuda.Plain = !o.graphs
 		if o.config, err = s.load(args); err != nil {
 			return err
 		}
@@ -71,6 +74,8 @@ type benchReport struct {
 	IterMs     float64     `json:"iter_ms"`
 	FirstMs    float64     `json:"first_ms"`
 	QueueMs    float64     `json:"queue_ms"`
+	EvalMs     float64     `json:"eval_pass_ms"`
+	Graphs     int         `json:"graphs"`
 	TFlops     float64     `json:"tflops"`
 	Loss       float64     `json:"loss"`
 	Ops        []bench.Op  `json:"ops"`
@@ -109,6 +114,7 @@ func newBenchReport(e *cuda.Executor, c *config.Config, s *gpt.Step, l *program.
 	return &benchReport{Device: e.Name, Driver: e.Driver, Blas: e.Blas, Limit: c.Vram, Process: r.Process, Arena: l.Size,
 		MicroBatch: s.Policy.MicroBatch, LossChunk: s.Policy.LossChunk, Recompute: levels(s.Policy.Recompute), Gradient: string(s.Policy.Gradient), Batch: s.Shape.Batch,
 		TokensPS: r.TokensPS(), IterMs: float64(r.Median().Microseconds()) / 1e3, FirstMs: float64(r.First.Microseconds()) / 1e3, QueueMs: float64(r.Queue.Microseconds()) / 1e3,
+		EvalMs: float64(r.Eval.Microseconds()) / 1e3, Graphs: r.Graphs,
 		TFlops: r.TokensPS() * s.Model.FlopsPerToken() / 1e12, Loss: r.Loss, Ops: r.Ops, OpsTotal: r.OpsTotal, Products: r.Products}
 }
 
@@ -133,8 +139,9 @@ func (r *benchReport) print(out *term.Stream) error {
 	fmt.Fprintf(out, "%s, CUDA %d.%d, %s\n", r.Device, r.Driver/1000, r.Driver%1000/10, r.Blas)
 	fmt.Fprintf(out, "micro-batch %d of %d, loss chunk %d tokens, recompute %s, gradients %s\n", r.MicroBatch, r.Batch, r.LossChunk, r.Recompute, r.Gradient)
 	fmt.Fprintf(out, "arena %v, process %v, limit %v\n", r.Arena, r.Process, r.Limit)
-	fmt.Fprintf(out, "%.0f tokens/s, %.1f ms an iteration (queued in %.1f ms), %.0f TFLOP/s; first iteration done after %.1f s; loss %.4f\n",
+	fmt.Fprintf(out, "%.0f tokens/s, %.2f ms an iteration (queued in %.1f ms), %.0f TFLOP/s; first iteration done after %.1f s; loss %.4f\n",
 		r.TokensPS, r.IterMs, r.QueueMs, r.TFlops, r.FirstMs/1e3, r.Loss)
+	fmt.Fprintf(out, "%.2f ms a pass of an evaluation; %d sections as graphs\n", r.EvalMs, r.Graphs)
 	if len(r.Ops) == 0 {
 		return nil
 	}
