@@ -53,6 +53,7 @@ const (
 	cuStreamBeginCapture
 	cuStreamEndCapture
 	cuStreamGetCaptureInfo
+	cuGraphGetNodes
 	cuGraphInstantiate
 	cuGraphExecKernelNodeSetParams
 	cuGraphLaunch
@@ -70,7 +71,7 @@ var driverSymbols = []string{"cuInit", "cuDriverGetVersion", "cuGetErrorName", "
 	"cuMemAllocHost_v2", "cuMemFreeHost", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async", "cuStreamCreate",
 	"cuStreamDestroy_v2", "cuStreamSynchronize", "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize",
 	"cuEventElapsedTime", "cuModuleLoadData", "cuModuleUnload", "cuModuleGetFunction", "cuFuncSetAttribute", "cuLaunchKernel",
-	"cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuStreamGetCaptureInfo_v2", "cuGraphInstantiateWithFlags",
+	"cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuStreamGetCaptureInfo_v2", "cuGraphGetNodes", "cuGraphInstantiateWithFlags",
 	"cuGraphExecKernelNodeSetParams_v2", "cuGraphLaunch", "cuGraphExecDestroy", "cuGraphDestroy"}
 
 // openDriver opens libcuda and starts it.

@@ -23,6 +23,7 @@ type Executor struct {
 	tables map[*program.Op]entryTable
 	maps   map[matrix]*tensorMap // of the products' operands in this arena
 	graphs []graph               // a section each
+	nodes  int                   // of all graphs
 }
 
 // NewExecutor makes an executor on an open device. Close closes the device too.
@@ -206,7 +207,7 @@ func (e *Executor) unload() error {
 		err = errors.Join(err, e.drv.freeHost(t.host))
 	}
 	clear(e.maps)
-	e.arena, e.taken = 0, 0
+	e.arena, e.taken, e.nodes = 0, 0, 0
 	return err
 }
 

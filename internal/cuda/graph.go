@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/units"
 )
 
 // graph is a section that the driver replays: one call queues all of it, and its kernels follow each other faster than
@@ -27,6 +28,14 @@ type graph struct {
 
 // graphLeast is the fewest ops that are worth a graph.
 const graphLeast = 2
+
+// The driver keeps a graph's nodes on the device: at most graphNode bytes each were seen (docs/performance.md). Room for
+// graphNodes of them is set aside beside the arena; sections that find no room any more stay with plain launches.
+const (
+	graphNode  = 8 * units.KiB
+	graphNodes = 2048
+	graphRoom  = graphNodes * graphNode
+)
 
 // tape is the launches of one op, in order, as a graph has them.
 type tape struct {
@@ -109,8 +118,11 @@ func (e *Executor) queue(section int, s program.Step) error {
 
 // replays says whether a section is to be a graph.
 func (e *Executor) replays(g *graph, sec *program.Section) bool {
-	return e.drv.graphs && !e.plain && !e.sync && e.timer == nil && !g.plain && len(sec.Ops) >= graphLeast
+	return e.graphing() && e.timer == nil && !g.plain && len(sec.Ops) >= graphLeast
 }
+
+// graphing says whether sections may become graphs at all.
+func (d *Device) graphing() bool { return d.drv.graphs && !d.plain && !d.sync }
 
 // capture makes the graph of a section under s. After an error there is none, and nothing was queued.
 func (e *Executor) capture(g *graph, sec *program.Section, s program.Step) error {
@@ -120,8 +132,17 @@ func (e *Executor) capture(g *graph, sec *program.Section, s program.Step) error
 	err := e.record(g, sec, s)
 	made, end := e.drv.endCapture(e.stream)
 	g.graph, g.step = made, s
+	nodes := 0
 	if err = errors.Join(err, end); err == nil {
+		nodes, err = e.drv.nodes(made)
+	}
+	switch {
+	case err != nil:
+	case e.nodes+nodes > graphNodes:
+		err = fmt.Errorf("%d nodes and %d before them: there is room for %d", nodes, e.nodes, graphNodes)
+	default:
 		g.exec, err = e.drv.instantiate(made)
+		e.nodes += nodes
 	}
 	if err != nil {
 		err = errors.Join(err, g.close(e.drv))
@@ -228,6 +249,13 @@ func (d *driver) lastNode(stream uintptr) (uintptr, error) {
 		return 0, fmt.Errorf("capture state %d with %d last nodes, want %d with 1", *status, *n, active)
 	}
 	return *(*uintptr)(*nodes), nil
+}
+
+// nodes is how many a graph has: CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *numNodes).
+func (d *driver) nodes(graph uintptr) (int, error) {
+	n := fresh[uint64]()
+	err := d.do(cuGraphGetNodes, graph, 0, address(n))
+	return int(*n), err
 }
 
 // instantiate: CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags).

@@ -185,3 +185,34 @@ func generateRows(t *testing.T, e *Executor, n int) {
 		}
 	}
 }
+
+// Graphs take no more of the card than was set aside for them: what finds no room stays with plain launches.
+func TestGraphsKeepTheirRoom(t *testing.T) {
+	e := standIn(t, Options{})
+	m := gpt.Model{NLayer: 100, NHead: 1, NEmbd: 8, BlockSize: 8, VocabSize: 16}
+	step, err := gpt.Build(m, gpt.Shape{Batch: 1, EvalBatch: 1}, gpt.Policy{MicroBatch: 1, EvalBatch: 1, LossChunk: 8,
+		Weight: trace.Float32, Activation: trace.Float32, Gradient: trace.Float32, Recompute: gpt.Uniform(gpt.RecomputeBlock)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	step.AddScratch(e.Scratch)
+	for range 2 { // a second load finds all of the room again
+		if err := e.Load(step.Place()); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			for _, section := range []int{step.Eval, step.First, step.Update} {
+				if err := e.Run(section, program.Step{T: 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		free, total, err := e.Memory()
+		if graphs := total - free - e.Taken(); err != nil || graphs <= 0 || graphs > graphRoom {
+			t.Errorf("graphs took %v (%v), %v was set aside", graphs, err, graphRoom)
+		}
+		if n := e.Graphs(); n != 2 { // the evaluation and the update; a training section is too large
+			t.Errorf("%d graphs, want 2", n)
+		}
+	}
+}

@@ -77,7 +77,7 @@ func (m *management) close() {
 const blasCode = 32 * units.MiB
 
 // Overhead is what the process takes beside the arena: the context and every module that dtype's steps use, which it
-// loads, as measured; and what the library will load. free is what is left on the device.
+// loads, as measured; and what the library and graphs will take. free is what is left on the device.
 func (d *Device) Overhead(dtype trace.DType) (taken, free units.Bytes, err error) {
 	err = d.on(func() error {
 		for _, u := range Units() {
@@ -104,19 +104,22 @@ func (d *Device) Overhead(dtype trace.DType) (taken, free units.Bytes, err error
 	if !known {
 		taken = total - free // all that is used counts as ours: too much is safe
 	}
-	return taken + d.code(), free - d.code(), nil
+	return taken + d.toCome(), free - d.toCome(), nil
 }
 
-// Free is what is left on the device now beside what the library will load.
+// Free is what is left on the device now beside what will be taken after the arena.
 func (d *Device) Free() (units.Bytes, error) {
 	free, _, err := d.Memory()
-	return free - d.code(), err
+	return free - d.toCome(), err
 }
 
-// code is what the library will load.
-func (d *Device) code() units.Bytes {
-	if d.blas == nil {
-		return 0
+// toCome is what will be taken after the arena: the library's kernels, and graphs.
+func (d *Device) toCome() (n units.Bytes) {
+	if d.blas != nil {
+		n += blasCode
 	}
-	return blasCode
+	if d.graphing() {
+		n += graphRoom
+	}
+	return n
 }

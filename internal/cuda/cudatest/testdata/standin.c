@@ -50,6 +50,7 @@ typedef struct graph { work *head, **tail, *last; int destroyed; } graph; // nev
 typedef struct { work *head; graph *from; } executable;
 struct stream { work *head, **tail; stream *next; graph *capture; };
 static int executables;
+enum { NODE = 5000 }; // bytes of the card that a graph's node takes
 static stream *streams;
 
 typedef struct block block;
@@ -299,6 +300,7 @@ result cuStreamEndCapture(stream *s, graph **g) CALL(if (!s->capture) return lea
 result cuStreamGetCaptureInfo_v2(stream *s, int *status, word *id, graph **g, work ***nodes, word *n) CALL(
     if (!s->capture) return leave(INVALID);
     *status = 1; *nodes = &s->capture->last; *n = s->capture->last != 0;)
+result cuGraphGetNodes(graph *g, work **nodes, word *n) CALL(*n = 0; for (work *w = g->head; w; w = w->next) ++*n;)
 result cuGraphInstantiateWithFlags(executable **e, graph *g, word flags) CALL(
     if (g->destroyed) return leave(INVALID);
     *e = calloc(1, sizeof **e);
@@ -308,6 +310,7 @@ result cuGraphInstantiateWithFlags(executable **e, graph *g, word flags) CALL(
         *tail = memcpy(malloc(sizeof *w), w, sizeof *w);
         (*tail)->origin = w; (*tail)->next = 0;
         tail = &(*tail)->next;
+        taken += NODE;
     }
     executables++;)
 result cuGraphExecKernelNodeSetParams_v2(executable *e, work *node, const node_params *p) CALL(
@@ -323,7 +326,11 @@ result cuGraphLaunch(executable *e, stream *s) CALL(
         q->next = next;
     }
     replays++;)
-result cuGraphExecDestroy(executable *e) CALL(if (!idle()) return leave(INVALID); e->head = 0; executables--;)
+result cuGraphExecDestroy(executable *e) CALL(
+    if (!idle()) return leave(INVALID);
+    for (work *w = e->head; w; w = w->next) taken -= NODE;
+    e->head = 0;
+    executables--;)
 result cuGraphDestroy(graph *g) CALL(if (g->destroyed) return leave(INVALID); g->destroyed = 1;)
 
 // libcublasLt: one algorithm for everything, whose products are zeros. A layout is the bytes of its matrix.
