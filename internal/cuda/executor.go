@@ -85,6 +85,13 @@ func (e *Executor) take(l *program.Layout) (err error) {
 	return e.drv.synchronize(e.stream)
 }
 
+// Hasty makes Load take the library's first choice of an algorithm for products that it has not timed yet, until it is off again.
+func (e *Executor) Hasty(on bool) {
+	if e.blas != nil {
+		e.blas.hasty = on
+	}
+}
+
 // Taken is the size of the arena as it was taken.
 func (e *Executor) Taken() units.Bytes { return e.taken }
 

@@ -24,9 +24,15 @@ const (
 	recomputeLevels
 )
 
-var recomputeNames = [recomputeLevels]string{"none", "gelu", "ln", "attention", "block"}
+var (
+	recomputeNames = [recomputeLevels]string{"none", "gelu", "ln", "attention", "block"}
+	recomputeKept  = [recomputeLevels]int{16, 12, 10, 6, 1}
+)
 
 func (r Recompute) String() string { return recomputeNames[r] }
+
+// Kept is what a layer keeps of a token for backward, in multiples of n_embd elements.
+func (r Recompute) Kept() int { return recomputeKept[r] }
 
 // ParseRecompute reads a level by its name.
 func ParseRecompute(s string) (Recompute, error) {

@@ -1,6 +1,8 @@
 package program
 
 import (
+	"slices"
+
 	"github.com/snugml/snug/internal/arena"
 	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/units"
@@ -58,9 +60,13 @@ func (p *Program) Place() *Layout {
 	}
 	lives := p.Lifetimes()
 	var above, live units.Bytes
+	var before []arena.Item
+	var placed arena.Placement
 	for s := range p.Sections {
 		ids, items := p.temporaries(lives, s)
-		placed := arena.Place(items, Align)
+		if !slices.Equal(items, before) { // a later micro-batch lies as the first
+			placed, before = arena.Place(items, Align), items
+		}
 		for k, id := range ids {
 			l.Offset[id] = base + units.Bytes(placed.Offset[k])
 		}
@@ -81,9 +87,22 @@ func (p *Program) Live() units.Bytes {
 		}
 	}
 	lives := p.Lifetimes()
+	change := make([][]units.Bytes, len(p.Sections)) // of the live bytes, before each op
 	for s := range p.Sections {
-		_, items := p.temporaries(lives, s)
-		live = max(live, units.Bytes(arena.Live(items)))
+		change[s] = make([]units.Bytes, len(p.Sections[s].Ops)+1)
+	}
+	for i, life := range lives {
+		if life.Section >= 0 {
+			change[life.Section][life.First] += p.Tensors[i].Bytes
+			change[life.Section][life.Last+1] -= p.Tensors[i].Bytes
+		}
+	}
+	for _, section := range change {
+		var now units.Bytes
+		for _, c := range section {
+			now += c
+			live = max(live, now)
+		}
 	}
 	return persistent + live
 }

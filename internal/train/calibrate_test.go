@@ -80,11 +80,14 @@ func TestCalibrationFindsTheDevicesCosts(t *testing.T) {
 		}
 		return card.clock.Sub(began).Seconds() / float64(micro)
 	}
-	s := searcher{model: m, costs: costs}
+	cost := func(micro int, level gpt.Recompute) float64 {
+		s := searcher{model: m, shape: gpt.Shape{Batch: micro}, costs: costs}
+		return s.cost(gpt.Policy{MicroBatch: micro, LossChunk: micro * m.BlockSize, Recompute: gpt.Uniform(level)})
+	}
 	for level := gpt.RecomputeNone; level <= gpt.RecomputeBlock; level++ {
 		for _, micro := range []int{1, 4, 16} {
 			took := whole(micro, level) / whole(16, gpt.RecomputeNone)
-			says := s.cost(micro, gpt.Uniform(level)) / s.cost(16, gpt.Uniform(gpt.RecomputeNone))
+			says := cost(micro, level) / cost(16, gpt.RecomputeNone)
 			// the head, which recomputes nothing, is a fifth of this model
 			if !(math.Abs(says-took) <= 0.06*took) {
 				t.Errorf("%d sequences, recompute %v: the costs say %.3f, it takes %.3f", micro, level, says, took)

@@ -1,0 +1,109 @@
+package train
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/snugml/snug/internal/config"
+	"github.com/snugml/snug/internal/gpt"
+	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/trace"
+	"github.com/snugml/snug/internal/units"
+)
+
+var gpt2 = gpt.Model{NLayer: 12, NHead: 12, NEmbd: 768, BlockSize: 1024, VocabSize: 50304}
+
+// Of steps that are predicted to be nearly as fast as the fastest, the smallest comes first; the others by their cost.
+func TestTheSmallestOfTheFastestComesFirst(t *testing.T) {
+	of := func(cost float64, size units.Bytes) Candidate {
+		return Candidate{Cost: cost, Layout: &program.Layout{Size: size}}
+	}
+	for name, c := range map[string]struct{ list, want []Candidate }{
+		"one":                      {[]Candidate{of(1, 5)}, []Candidate{of(1, 5)}},
+		"a tie":                    {[]Candidate{of(1, 5), of(1, 3)}, []Candidate{of(1, 3), of(1, 5)}},
+		"a near one":               {[]Candidate{of(1.02, 1), of(1, 9), of(1.004, 5)}, []Candidate{of(1.004, 5), of(1, 9), of(1.02, 1)}},
+		"near, but larger":         {[]Candidate{of(1.004, 9), of(1, 5)}, []Candidate{of(1, 5), of(1.004, 9)}},
+		"smaller, but not as fast": {[]Candidate{of(1.006, 1), of(1, 5)}, []Candidate{of(1, 5), of(1.006, 1)}},
+	} {
+		got := ranked(c.list)
+		same := slices.EqualFunc(got, c.want, func(a, b Candidate) bool { return a.Cost == b.Cost && a.Layout.Size == b.Layout.Size })
+		if !same {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// Micro-batches divide the effective batch where it has divisors, and are nearly equal parts where it has none.
+func TestMicroBatches(t *testing.T) {
+	for _, c := range []struct {
+		batch, tokens int
+		want          []int
+	}{
+		{512, 65536, []int{64, 32, 16, 8, 4, 2, 1}},
+		{512, 105472, []int{64, 32, 16, 8, 4, 2, 1}}, // 103 at once would leave a rest of 100
+		{480, 65536, []int{60, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1}},
+		{12, 8192, []int{6, 4, 3, 2, 1}},
+		{13, 8192, []int{7, 5, 4, 3, 2, 1}},
+		{64, 1 << 20, []int{64, 32, 16, 8, 4, 2, 1}},
+		{1, 1, []int{1}},
+	} {
+		s := searcher{model: gpt2, shape: gpt.Shape{Batch: c.batch}, costs: Costs{Tokens: c.tokens}}
+		if got := s.microBatches(0); !slices.Equal(got, c.want) {
+			t.Errorf("%d sequences, %d tokens at once: %v, want %v", c.batch, c.tokens, got, c.want)
+		}
+	}
+}
+
+// A level that costs more for what it saves than the levels beside it is left out.
+func TestLevelsAreWorthTheirPrice(t *testing.T) {
+	const none, gelu, ln, attention, block = gpt.RecomputeNone, gpt.RecomputeGelu, gpt.RecomputeLn, gpt.RecomputeAttention, gpt.RecomputeBlock
+	for name, c := range map[string]struct {
+		costs [5]float64
+		asked string
+		want  []gpt.Recompute
+	}{
+		"CPU":                {CPUCosts.Recompute, "auto", []gpt.Recompute{none, gelu, ln, attention, block}},
+		"GPU":                {GPUCosts(132).Recompute, "auto", []gpt.Recompute{none, gelu, ln, block}},
+		"everything is dear": {[5]float64{0, 0.3, 0.3, 0.3, 0.3}, "auto", []gpt.Recompute{none, block}},
+		"asked for":          {CPUCosts.Recompute, "ln", []gpt.Recompute{ln}},
+	} {
+		s := searcher{costs: Costs{Recompute: c.costs}}
+		if err := s.setLevels(c.asked); err != nil || !slices.Equal(s.levels, c.want) {
+			t.Errorf("%s: %v, want %v (%v)", name, s.levels, c.want, err)
+		}
+	}
+}
+
+// 124M in 11.15 GiB of arena at an effective batch of 512: 32 at once with GELU again in some layers, not 25 with a rest of 12,
+// whichever of the overheads found so far is taken.
+func TestChoosesEvenMicroBatches(t *testing.T) {
+	c := settings(func(c *config.Config) { c.BatchSize, c.GradientAccumulationSteps = 16, 32 })
+	for _, overhead := range []float64{1100, 1240, 1770} {
+		costs := GPUCosts(132)
+		costs.Tokens, costs.Overhead = int(65536*overhead/1100), overhead
+		for limit, want := range map[units.Bytes]int{11418 * units.MiB: 32, 0: 64} {
+			step, _, err := Choose(gpt2, c, DTypes(trace.BFloat16), costs, nil, limit)
+			if err != nil || step.Policy.MicroBatch != want {
+				t.Errorf("overhead %g, limit %v: %d at once, want %d (%v)", overhead, limit, step.Policy.MicroBatch, want, err)
+			}
+		}
+	}
+}
+
+// Where memory is short enough for whole layers to be computed again, fewer logits at once spare some of that.
+func TestFewerLogitsForLessRecompute(t *testing.T) {
+	large := gpt.Model{NLayer: 36, NHead: 20, NEmbd: 1280, BlockSize: 1024, VocabSize: 50304}
+	cost := func(chunk int) float64 {
+		c := settings(func(c *config.Config) {
+			c.BatchSize, c.GradientAccumulationSteps, c.MicroBatch, c.LossChunk = 16, 1, 16, chunk
+		})
+		found, err := Candidates(large, c, DTypes(trace.BFloat16), GPUCosts(132), nil, 15770*units.MiB)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found[0].Cost
+	}
+	if chosen, most := cost(0), cost(8192); !(chosen < most) {
+		t.Errorf("cost %.4f with the chunk chosen, %.4f with 8,192 tokens", chosen, most)
+	}
+}
