@@ -103,6 +103,7 @@ var dialects = []dialect{
 	{name: "onnxruntime", anchor: "failed to allocate memory for requested buffer", framework: "onnxruntime", kind: Device, clauses: onnxClauses},
 	{name: "ggml", anchor: "cudamalloc failed: out of memory", device: "cuda", kind: Device, clauses: ggmlClauses, leading: true},
 	{name: "vllm-cache", anchor: "no available memory for the cache blocks", framework: "pytorch", kind: Device},
+	{name: "vllm-kv", anchor: "larger than the available kv cache memory", framework: "pytorch", kind: Device},
 	{name: "accelerate", anchor: "no executable batch size found", framework: "pytorch", kind: Device},
 	{name: "mxnet", anchor: "cudamalloc retry failed: out of memory", framework: "mxnet", device: "cuda", kind: Device},
 	{name: "mlx-metal", anchor: "callbackerroroutofmemory", framework: "mlx", device: "mps", kind: Device},

@@ -349,7 +349,7 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 		}
 	case litDict:
 		if dictExpr().Match(line) {
-			r.run.Trainer = "huggingface"
+			r.run.Trainer, r.run.Progress.Status = "huggingface", Forward
 		}
 	case litMemory:
 		r.memory(line)

@@ -21,15 +21,16 @@ func (l *Log) Phase() Phase { return l.sight().phase() }
 
 func (l *Log) sight() sight {
 	s := l.shown().or(told(l.Run.Title).sight)
+	if f := l.Failure(); f != nil && strings.HasPrefix(f.Dialect, "dataloader") {
+		return s // what feeds the step is no part of it
+	}
 	for _, f := range l.Failures {
 		s = s.or(told(f.Message).sight)
 	}
 	if strings.HasPrefix(l.Run.Title, "#") {
 		s = s.or(titled(l.Run.Title))
 	}
-	if f := l.Failure(); f == nil || !strings.HasPrefix(f.Dialect, "dataloader") { // what feeds the step is no part of it
-		s = s.or(l.Run.Told.Phase.sight)
-	}
+	s = s.or(l.Run.Told.Phase.sight)
 	if l.Run.Progress.Loaded {
 		s = s.or(sight{doing: Init}) // and nothing was shown after
 	}
@@ -65,18 +66,30 @@ func (l *Log) shown() sight {
 	if says == (sight{}) { // or else what it did next
 		s = s.or(l.Run.Progress.sight())
 	}
-	s = s.or(Traceback{{Path: l.Run.Script}}.sight())
+	s = s.or(l.Run.commanded())
 	if f.Kind == Host && s.purpose == Forward {
 		s.purpose = scripted // the machine's memory fills up beside the step
 	}
 	return s
 }
 
+// commanded is what a script on the command line is for, by its name or else by its folder's.
+func (r *Run) commanded() sight {
+	path := strings.TrimSuffix(strings.TrimSuffix(r.Script, ".py"), ".sh")
+	for range 2 {
+		if s := (Traceback{{Path: path}}).sight(); s != (sight{}) {
+			return s
+		}
+		path = path[:max(strings.LastIndexByte(path, '/'), 0)]
+	}
+	return sight{}
+}
+
 // nodeExpr is the operation of TensorFlow's graph that failed.
 var nodeExpr = lazy(`(?:\{\{node |\[\[[Nn]ode:? |\b[Oo]p u?'|\[Op:|op_name="|stack trace for ')([\w./:()-]+)`)
 
 // messagePhases are wordings that only one phase has.
-var messagePhases = map[string]Phase{"compile permanent error": Compile, "memory for the cache blocks": Init}
+var messagePhases = map[string]Phase{"compile permanent error": Compile, "memory for the cache blocks": Init, "available KV cache memory": Init}
 
 // node is what a graph's operation is for: those of a backward pass are named so, and an optimizer's after it.
 func node(message string) sight {

@@ -326,6 +326,8 @@ func (w *walk) file(path string) {
 	w.served = w.served || read(path).has(kServe)
 	switch n := read(strings.TrimSuffix(tail(path, 1), ".py")); {
 	case n.has(kTrain) && n.has(kEval):
+	case n.has(kTrain) && n.has(kSample) && n.first(kTrain|kSample) == kSample: // infer_finetuning
+		w.script = Sample
 	case n.shows():
 		w.script = Sample
 	case n.has(kExport) && n.has(kTarget):

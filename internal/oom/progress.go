@@ -93,7 +93,7 @@ func barPhase(line string) Phase {
 // activity is what a label or a status line says is going on.
 func activity(n ident) Phase {
 	switch {
-	case n.has(kLoad) && n.has(kFile|kModel|kPerhaps) && !n.has(kData|kDataset):
+	case n.has(kLoad) && !n.has(kData|kDataset) && (n.has(kFile|kModel|kPerhaps) || !n.has(kThing|kOne|kEval|kTrain|kSample)):
 		return Load
 	case n.shows():
 		return Sample

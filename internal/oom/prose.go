@@ -41,7 +41,7 @@ var (
 	// phraseExpr is what follows them, as far as it belongs there.
 	phraseExpr = lazy(`^(?:[^\w.\n]+[\w.]+){1,5}`)
 	// duringExpr is training under way; when training, or starting it, fails may be before its first step.
-	duringExpr = lazy(`(?i)\b(?:during|while|in the middle of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?train(?:ing|s|ed)?(?:\s|[,;:!?)]|$)|训练(?:时|的时候|过程|中|到)|学習中`)
+	duringExpr = lazy(`(?i)\b(?:during|while|in the (?:middle|process) of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?train(?:ing|s|ed)?(?:\s|[,;:!?)]|$)|\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b|\bin training(?:[\s,;:!?)]*$|\s+(?:loop|step|process|phase|stage)\b)|\b(?:starting|during|in|at|within)(?: the| an?| first| second| third| last| random| middle of)* (?:\w+ )?epoch\b|训练(?:时|的时候|过程|中|到)|学習中`)
 	// endsExpr ends a sentence, and joinsExpr a clause of it.
 	endsExpr  = lazy(`[.!?;]+(?:\s+|$)|\n|[。！？；]`)
 	joinsExpr = lazy(`(?i)[,():]+(?:\s+|$)|[，、（）：]+|\s(?:but|however|yet|although|though|whereas|and then|then|-+|–|—|->|=>)\s|但是?|然后|而`)
@@ -89,7 +89,7 @@ func sentenceSays(sentence string) heard {
 		}
 		for _, at := range whenExpr().FindAllStringIndex(clause, 16) {
 			phrase := phraseExpr().FindString(clause[at[1]:])
-			if s := titled(phrase); s != (sight{}) {
+			if s := named(phrase, 0); s != (sight{}) {
 				weight := 2
 				if fails != nil {
 					weight = 3
@@ -194,12 +194,24 @@ var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start
 // idleExpr are words of a title that name nothing done: a setup that somebody has, an error that something generates.
 var idleExpr = lazy(`(?i)\bsetup\b|\bresum\w* (?:the )?(?:train|fine)\w*|\bgenerat(?:es?|ed|ing) (?:an? |the )?(?:\w+ ){0,2}(?:error|oom\b|out of memory)`)
 
-// titled is the phase that the words of a title, or of a phrase, name.
-func titled(title string) sight {
+// titled is the phase that the words of a title name: a program that is named for serving does not.
+func titled(title string) sight { return named(title, kServe) }
+
+// named is the phase that words name, those of some kinds left out. What is done first is done: loading a trained model is loading.
+func named(title string, except kind) sight {
 	if startExpr().MatchString(title) {
 		return sight{doing: Init}
 	}
 	n := read(idleExpr().ReplaceAllString(title, ""))
+	n.kind &^= except
+	switch n.first(kTrain | kEval | kSample | kLoad | kSave | kExport | kBuild | kForward | kBackward) {
+	case kLoad:
+		if !n.has(kData | kDataset) {
+			return sight{doing: Load}
+		}
+	case kSave:
+		return sight{doing: saving}
+	}
 	if phase := doing(n, n); phase != "" && (phase != Init || n.has(kBuild)) && (phase != Forward || n.has(kForward)) && (phase != Load || n.has(kLoad) || strings.Contains(title, "_")) && !n.has(kTrain) {
 		return sight{doing: phase}
 	}

@@ -25,6 +25,13 @@ sample | Did anybody else see this problem while testing the demo?
 sample | 用 demo 推理的时候报错
 eval | 训练正常，验证的时候显存就爆了
 forward | It happened during training.
+forward | It always crashes after a few steps.
+forward | The error comes while starting an epoch.
+load | It gets killed while loading pyg-6b_dev and other models.
+load | The process dies when loading the trained model.
+eval | It crashes when evaluating the loaded model.
+unknown | It is killed while loading the validation dataset.
+init | Using vllm, the model is initialised with every request, which fails.
 unknown | To avoid running out of memory in evaluation, set eval_accumulation_steps.
 unknown | An OOM does not happen in evaluation.
 backward | It always stops at this line:#loss.backward()
@@ -62,6 +69,16 @@ init | File "/w/ui/app.py", line 72, in infer#    pipe.to(device)
 optimizer |     fp32_param.grad = fp16_param.grad.to(fp32_param.dtype)
 unknown | File "/w/fsdp.py", line 3, in save_ckpt#    state = model.state_dict()#File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 2, in state_dict#    hook(self, prefix, keep_vars)
 sample | $ python test_image.py --image one.jpg
+sample | python infer_finetuning.py
+sample | $ sh command/mesh_infer/baseline.sh
+load | Loading skip-thoughts...
+unknown | Loading tokenizer...
+unknown | Loading images...
+forward | {'loss': 0.66, 'learning_rate': 5.1e-06, 'epoch': 0.74}
+forward | /w/site-packages/keras/engine/training.pyc in fit(self, x, y, batch_size)#-> 1196                               initial_epoch=initial_epoch)
+load | File "/env/lib/python3.11/site-packages/auto_gptq/modeling/auto.py", line 3, in from_quantized#    model = quant_func(
+init | File "/env/lib/python3.11/site-packages/vllm/v1/core/kv_cache_utils.py", line 714, in _check_enough_kv_cache_memory#    raise ValueError(
+sample | File "/w/modules/face_restoration.py", line 19, in restore_faces#    return face_restorer.restore(np_image)
 forward | File "/env/lib/python3.11/site-packages/mmdet/structures/bbox/bbox_overlaps.py", line 176, in bbox_overlaps#    wh = fp16_clamp(rb - lt, min=0)
 `) {
 		l, err := Read(strings.NewReader("some output\n" + strings.ReplaceAll(text, "#", "\n") + "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))

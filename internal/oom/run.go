@@ -156,6 +156,7 @@ var notes = []note{
 		}
 	}, false},
 	{".py", `(?m)(?:python[\d.]*|torchrun|launch|deepspeed)\b[^\n]*?\s(\S+\.py)\b`, func(r *Run, m []string) { r.Script = cmp.Or(r.Script, m[1]) }, false},
+	{".sh", `(?m)(?:\b(?:ba|z)?sh\s+|\bsource\s+|(?:^|[\s\x60$])\./)(\S+\.sh)\b`, func(r *Run, m []string) { r.Script = cmp.Or(r.Script, m[1]) }, false},
 	{"train.py ", `(?m)(?:python[\d.]*|torchrun|accelerate launch|deepspeed)\b[^\n]*?\S*train\S*\.py( [^\n]*)?$`, func(r *Run, m []string) { r.command(m[0], m[1]) }, false},
 }
 

@@ -18,7 +18,9 @@ func (c callee) touchesCard() bool {
 }
 
 // runsGraph reports a TensorFlow session's run: its arguments tell what for.
-func (c callee) runsGraph() bool { return c.name == "run" && strings.Contains(c.object, "sess") }
+func (c callee) runsGraph() bool {
+	return c.name == "run" && (strings.Contains(c.object, "sess") || c.object == "exe." || c.object == "executor.")
+}
 
 // ownFunction reports the call of a function with a backward of its own: GSpMM.apply(…).
 func (c callee) ownFunction() bool {

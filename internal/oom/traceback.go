@@ -36,6 +36,9 @@ func lazy(expr string) func() *regexp.Regexp {
 // arrowForm is a chain of calls as people write one down: train.py:12 step -> model.py:40 forward.
 const arrowForm = `(?P<path>[\w~/.\\-]+\.py):(?P<line>\d+):?(?: in)? (?P<func>[A-Za-z_<][\w.<>]*)(?:\(\))?\s*(?:->|→|$)`
 
+// plainForm is old IPython's.
+const plainForm = `(?P<path>[\w~/.\\:<>-][^\n"│|]{0,400}?\.pyc?) in (?P<func>[\w.<>]+)`
+
 // callForms are Python's, IPython's (old and new), rich's, notebook cells' and Colab's ways to print a call.
 var callForms = []callForm{
 	{`", line `, lazy(`(?:File \\?"|^\s*)(?P<path>[^"\n]{0,500}?)\\?", line (?P<line>\d+)(?:, in (?P<func>[^\s\\,]+))?`)},
@@ -43,7 +46,7 @@ var callForms = []callForm{
 	{", in ", lazy(`^[^"'\n]{0,8}\d+, in (?P<func>[\w.<>]+)\s*$`)}, // cut inside its line
 	{".py:", lazy(`(?:File )?(?P<path>[\w~/.\\-][^\s":│|]{0,400}\.py):(?P<line>\d+),? in (?P<func>[\w.<>]+)`)},
 	{"-> ", lazy(arrowForm)}, {"→", lazy(arrowForm)},
-	{".py in ", lazy(`(?P<path>[\w~/.\\:<>-][^\n"│|]{0,400}?\.py) in (?P<func>[\w.<>]+)`)},
+	{".py in ", lazy(plainForm)}, {".pyc in ", lazy(plainForm)},
 	{"<ipython-input", lazy(`(?P<path><ipython-input-[^>\s]+>) in (?P<func>[\w.<>]+)`)},
 	{"cell in[", lazy(`(?P<path>Cell In\[\d+\])(?:, line (?P<line>\d+)|, in (?P<func>[^\n(]+))`)},
 	{"input in [", lazy(`(?P<path>Input In \[\d+\]), in (?P<func>[^\n(]+)`)},

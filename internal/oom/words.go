@@ -60,7 +60,7 @@ var vocabulary = map[kind]string{
 	kTrain:    "train training fit finetune finetuning tune pretrain pretraining learn retrain train* retrain* finetun* pretraining*",
 	kEval:     "eval val dev valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl benchmarking eval* validat* test*",
 	kSample:   "generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation generat* infer* predict* transcri* synthes* denois* ksampler",
-	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize",
+	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize recognize ocr align diarize diarization separate summarize simulate",
 	kEpoch:    "epoch",
 	kForward:  "forward",
 	kBackward: "backward backprop vjp",
@@ -87,7 +87,7 @@ var vocabulary = map[kind]string{
 	kCompiler: "inductor dynamo triton xla compiler functorch jax autotuner aot",
 	kRun:      "run start call main advance execute iter loop __call__ do",
 	kData:     "dataloader loader collate sampler getitem fetch worker extension action",
-	kDataset:  "dataset data",
+	kDataset:  "dataset data corpus annotation vocab vocabulary tokenizer config configuration plugin dictionary cache csv json",
 	kAfter:    "after end finish",
 	kSet:      "set assign",
 	kWrapper:  "wrapper fn",
@@ -108,9 +108,11 @@ const nouns = "compiled trainer trained trainable generator detector validity in
 
 // idioms are frameworks' own names that their words do not tell.
 var idioms = map[kind]string{
-	kBuild | kModel:   "get_model",
+	kLoad | kFile:     "from_quantized load_quantized load_quant load_gguf from_gguf",
+	kSample:           "set_image readtext restore_faces restore_face restore_with_helper restore_with_face_helper apply_stable_diffusion compute_actions run_generation",
+	kBuild | kModel:   "get_model get_peft_model resize_token_embeddings add_weight boost enable_model_cpu_offload enable_sequential_cpu_offload create_executor",
 	kExport | kTarget: "torch2trt trtexec onnx2trt onnx2tf",
-	kTrain:            "lr_find lr_finder",
+	kTrain:            "lr_find lr_finder update_actor update_critic update_policy train_on_batch",
 	kEval:             "estimate_loss inference_on_dataset compute_on_dataset compute_metrics compute_metric calc_metric calculate_metrics compute_fid calc_fid calculate_fid prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
 }
 
@@ -175,6 +177,16 @@ func (n ident) alone(k kind) bool {
 		}
 	}
 	return n.kind&k != 0
+}
+
+// first is the kind of the first word that is of one in k.
+func (n ident) first(k kind) kind {
+	for _, w := range n.words {
+		if found := dict().kindOf(w) & k; found != 0 {
+			return found
+		}
+	}
+	return 0
 }
 
 // shows reports a test of one thing, which is made for its own sake: test_image, a test of the demo.
