@@ -4,7 +4,8 @@
 //
 // driver.go, cublaslt.go and nvrtc.go bind the three libraries through purego, the C prototype above each call.
 // kernels/ holds every op in CUDA C++, compiled ahead by `go generate` and embedded; module.go finds and loads them.
-// Executor takes one allocation of the planned size and runs a program's sections in it, on one stream, without waiting.
+// Executor takes one allocation of the planned size and runs a program's sections in it, on one stream, without waiting;
+// graph.go makes sections that run again into CUDA graphs.
 //
 // # Threads
 //
@@ -15,7 +16,7 @@
 // # Limits
 //
 // It never decides what runs or where a tensor lies: that is program's. It takes no device memory beside the arena and
-// what the driver and its libraries take for themselves. Cards from Ampere on (compute capability 8.0).
+// what the driver, its libraries and graphs take for themselves. Cards from Ampere on (compute capability 8.0).
 package cuda
 
 //go:generate go run ./generate

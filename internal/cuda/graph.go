@@ -29,11 +29,11 @@ type graph struct {
 // graphLeast is the fewest ops that are worth a graph.
 const graphLeast = 2
 
-// The driver keeps a graph's nodes on the device: at most graphNode bytes each were seen (docs/performance.md). Room for
+// The driver keeps a graph's nodes on the device: about half of graphNode each was seen (docs/performance.md). Room for
 // graphNodes of them is set aside beside the arena; sections that find no room any more stay with plain launches.
 const (
-	graphNode  = 8 * units.KiB
-	graphNodes = 2048
+	graphNode  = 6 * units.KiB
+	graphNodes = 4096
 	graphRoom  = graphNodes * graphNode
 )
 

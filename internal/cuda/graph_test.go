@@ -189,7 +189,7 @@ func generateRows(t *testing.T, e *Executor, n int) {
 // Graphs take no more of the card than was set aside for them: what finds no room stays with plain launches.
 func TestGraphsKeepTheirRoom(t *testing.T) {
 	e := standIn(t, Options{})
-	m := gpt.Model{NLayer: 100, NHead: 1, NEmbd: 8, BlockSize: 8, VocabSize: 16}
+	m := gpt.Model{NLayer: 120, NHead: 1, NEmbd: 8, BlockSize: 8, VocabSize: 16}
 	step, err := gpt.Build(m, gpt.Shape{Batch: 1, EvalBatch: 1}, gpt.Policy{MicroBatch: 1, EvalBatch: 1, LossChunk: 8,
 		Weight: trace.Float32, Activation: trace.Float32, Gradient: trace.Float32, Recompute: gpt.Uniform(gpt.RecomputeBlock)})
 	if err != nil {

@@ -100,9 +100,9 @@ func TestReplansWhenMemoryIsTaken(t *testing.T) {
 		want       string // in the note, or in the error
 		fits       bool
 	}{
-		"free":       {0, 236 * units.MiB, "could have 11.83 GiB when it was planned, it can have 60.00 MiB now: planned again, it takes ", true},
-		"vram":       {716 * units.MiB, 236 * units.MiB, "could have 668.00 MiB when it was planned, it can have 60.00 MiB now: planned again", true},
-		"too little": {0, 181 * units.MiB, "could have 11.83 GiB when it was planned, it can have 5.00 MiB now: plan: the smallest way", false},
+		"free":       {0, 244 * units.MiB, "could have 11.82 GiB when it was planned, it can have 60.00 MiB now: planned again, it takes ", true},
+		"vram":       {724 * units.MiB, 244 * units.MiB, "could have 668.00 MiB when it was planned, it can have 60.00 MiB now: planned again", true},
+		"too little": {0, 189 * units.MiB, "could have 11.82 GiB when it was planned, it can have 5.00 MiB now: plan: the smallest way", false},
 		"nothing":    {0, units.MiB, "it can have 0 B now: plan: the smallest way", false},
 	} {
 		t.Run(name, func(t *testing.T) {
