@@ -206,9 +206,15 @@ func named(title string, except kind) sight {
 	n.kind &^= except
 	switch n.first(kTrain | kEval | kSample | kLoad | kSave | kExport | kBuild | kForward | kBackward) {
 	case kLoad:
-		if !n.has(kData | kDataset) {
-			return sight{doing: Load}
+		if n.has(kData | kDataset) {
+			return sight{}
 		}
+		return sight{doing: Load}
+	case kEval:
+		if n.shows() {
+			return sight{purpose: Sample}
+		}
+		return sight{purpose: Eval}
 	case kSave:
 		return sight{doing: saving}
 	}

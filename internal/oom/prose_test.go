@@ -31,7 +31,7 @@ load | It gets killed while loading pyg-6b_dev and other models.
 load | The process dies when loading the trained model.
 eval | It crashes when evaluating the loaded model.
 unknown | It is killed while loading the validation dataset.
-init | Using vllm, the model is initialised with every request, which fails.
+init | Using vllm, the model is initialised with every request leading to a crash.
 unknown | To avoid running out of memory in evaluation, set eval_accumulation_steps.
 unknown | An OOM does not happen in evaluation.
 backward | It always stops at this line:#loss.backward()

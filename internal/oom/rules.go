@@ -98,6 +98,7 @@ var doings = []sign{
 	{phase: Compile, all: kExport, with: kTarget},
 	{phase: saving, all: kSave, with: kFile | kModel | kOptim | kTorch, not: kLoad | kTrain | kEval | kData | kDataset},
 	{phase: Load, all: kLoad, with: kFile | kModel | kOptim | kTorch, not: kData | kDataset},
+	{phase: Load, all: kRestore, with: kFile | kModel | kOptim | kTorch, not: kData | kDataset},
 	{phase: Load, all: kFrom | kFile},
 	{phase: Load, all: kSet | kModel | kMove},
 	{phase: Backward, all: kBackward, not: kForward | kTrain | kBuild},

@@ -141,8 +141,8 @@ var notes = []note{
 	{"validat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"evaluat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"train", `.+`, say, false}, {"tun", `.+`, say, false}, {"训练", `.+`, say, false}, {"学習", `.+`, say, false}, {"infer", `.+`, say, false}, {"generat", `.+`, say, false}, {"validat", `.+`, say, false}, {"evaluat", `.+`, say, false},
-	{"test", `.+`, say, false}, {"predict", `.+`, say, false}, {"val ", `.+`, say, false}, {"sampl", `.+`, say, false}, {"load", `.+`, say, false}, {"start", `.+`, say, false}, {"captur", `.+`, say, false}, {"export", `.+`, say, false}, {"onnx", `.+`, say, false}, {"tensorrt", `.+`, say, false}, {"demo", `.+`, say, false}, {"saving", `.+`, say, false}, {"detect", `.+`, say, false},
-	{"backward", `.+`, say, false}, {"forward", `.+`, say, false}, {"optimizer", `.+`, say, false}, {"compil", `.+`, say, false}, {"initializ", `.+`, say, false},
+	{"step", `.+`, say, false}, {"epoch", `.+`, say, false}, {"init", `.+`, say, false}, {"test", `.+`, say, false}, {"predict", `.+`, say, false}, {"val ", `.+`, say, false}, {"sampl", `.+`, say, false}, {"load", `.+`, say, false}, {"start", `.+`, say, false}, {"captur", `.+`, say, false}, {"export", `.+`, say, false}, {"onnx", `.+`, say, false}, {"tensorrt", `.+`, say, false}, {"demo", `.+`, say, false}, {"saving", `.+`, say, false}, {"detect", `.+`, say, false},
+	{"backward", `.+`, say, false}, {"forward", `.+`, say, false}, {"optimizer", `.+`, say, false}, {"compil", `.+`, say, false},
 	{"推", `.+`, say, false}, {"验证", `.+`, say, false}, {"测试", `.+`, say, false}, {"phase", `.+`, say, false}, {"stage", `.+`, say, false}, {"评估", `.+`, say, false}, {"評価", `.+`, say, false}, {"加载", `.+`, say, false}, {"inferenz", `.+`, say, false}, {"auswert", `.+`, say, false}, {"laden", `.+`, say, false},
 	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
 	{"-m ", `(?:python[\d.]*)\s+-m\s+([\w.]+)`, func(r *Run, m []string) {

@@ -25,9 +25,10 @@ const (
 	kClip
 	kLoad
 	kFrom
-	kFile  // what is loaded from a file
-	kModel // a model, or what holds one
-	kLayer // a part of one
+	kRestore // loads, where it is said what
+	kFile    // what is loaded from a file
+	kModel   // a model, or what holds one
+	kLayer   // a part of one
 	kBuild
 	kMake // builds a model, and other things
 	kWarm // tries a model before it is used
@@ -69,8 +70,9 @@ var vocabulary = map[kind]string{
 	kStep:     "step update unscale",
 	kOptim:    "optimizer optim opt optimiser scaler deepspeed adam adamw sgd lamb lars lion adafactor adagrad rmsprop optax radam prodigy muon shampoo novograd adan adam8bit adamw8bit bitsandbytes lbfgs optim* adamw* adam*",
 	kClip:     "clip",
-	kLoad:     "load restore restoring resume resuming deserialize load* reload",
+	kLoad:     "load resume resuming deserialize load* reload",
 	kFrom:     "from",
+	kRestore:  "restore restoring restored",
 	kFile:     "pretrained checkpoint ckpt weight state dict shard serialization safetensor safetensors saver single file lora adapter statedict ckpt* checkpoint*",
 	kModel:    "model net network module unet vae encoder decoder transformer generator discriminator llm engine backbone ddp fsdp deepspeed megatron embedder critic actor policy teacher student gan detector accelerator pipe pipeline",
 	kLayer:    "model net network module unet vae encoder decoder transformer backbone layer block attention embedding resnet modeling parallel",
