@@ -7,7 +7,7 @@ import "math"
 //	s_k = q_t . k_k / sqrt(HS) for k <= t,  p = softmax(s),  out_t = sum_k dropout(p_k) v_k
 //
 // out (B,T,C); lse (B,NH,T): log of the sum of exp(s), which backward makes p of; qkv (B,T,3C): q, k and v side by side,
-// each (NH,HS), as nanoGPT's c_attn splits them. Dropout's element is (h*T + t)*T + k.
+// each (NH,HS), as nanoGPT's c_attn splits them. Dropout's element is probabilities(h*T+t, T) + k.
 func AttentionForward[F Float](out, lse, qkv []F, B, T, C, NH int, d Dropout) {
 	HS := C / NH
 	scale := F(1 / math.Sqrt(float64(HS)))
@@ -30,7 +30,7 @@ func AttentionForward[F Float](out, lse, qkv []F, B, T, C, NH int, d Dropout) {
 			}
 			p := math.Exp(s - peak)
 			sum += p
-			axpy(o, F(p*d.Scale(b, (h*T+t)*T+k)), row[2*C:][:HS])
+			axpy(o, F(p*d.Scale(b, probabilities(h*T+t, T)+k)), row[2*C:][:HS])
 		}
 		for c := range o {
 			o[c] /= F(sum)
@@ -58,7 +58,7 @@ func AttentionBackward[F Float](dqkv, dout, qkv, out, lse []F, B, T, C, NH int, 
 			row, drow := qkv[(b*T+k)*3*C+h*HS:], dqkv[(b*T+k)*3*C+h*HS:]
 			key, value := row[C:][:HS], row[2*C:][:HS]
 			p := F(math.Exp(float64(dot(q, key)*scale - lse[i])))
-			m := F(d.Scale(b, (h*T+t)*T+k))
+			m := F(d.Scale(b, probabilities(h*T+t, T)+k))
 			ds := p * (m*dot(do, value) - D) * scale
 			axpy(drow[2*C:][:HS], p*m, do)
 			axpy(dq, ds, key)

@@ -36,6 +36,10 @@ func (d Dropout) counter(b, group int) [4]uint32 {
 // threshold is floor(P * 2^32), at most 2^32-1.
 func (d Dropout) threshold() uint32 { return uint32(min(d.P*(1<<32), 1<<32-1)) }
 
+// probabilities is the element at which a row of attention's probabilities starts: T of them for each query of each head, and
+// each row starts a counter of its own, so that a tile of the matrix is whole counters.
+func probabilities(row, T int) int { return row * ((T + 3) &^ 3) }
+
 // scales walks over the scales of some elements, up to 256 at a time:
 //
 //	for s := b.scales(sequence, elem, n); s.next(b.k); {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/snugml/snug/internal/philox"
 	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/units"
 )
@@ -96,7 +97,12 @@ func (a *arguments) dropout(at *program.Attrs, s program.Step) *arguments {
 	if threshold == 0 {
 		s = program.Step{}
 	}
-	return a.add(uint64(threshold)|uint64(math.Float32bits(scale))<<32, uint64(uint32(at.Site)), s.Seed, s.Sample)
+	a.add(uint64(threshold)|uint64(math.Float32bits(scale))<<32, uint64(uint32(at.Site)), s.Sample)
+	for _, k := range philox.Rounds(philox.Key(s.Seed)) {
+		a.slots[a.slot] = uint64(k[0]) | uint64(k[1])<<32
+		a.slot++
+	}
+	return a
 }
 
 // dropoutNumbers are the threshold under which a random word drops, and the factor of what is kept.

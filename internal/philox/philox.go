@@ -6,16 +6,18 @@ package philox
 
 import "math/bits"
 
+const (
+	rounds = 10
+	w0, w1 = 0x9E3779B9, 0xBB67AE85 // what a round adds to the key: golden ratio and sqrt(3)-1
+)
+
 // Block is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011):
 // four random words that are a pure function of counter and key.
 func Block(counter [4]uint32, key [2]uint32) [4]uint32 {
-	const (
-		m0, m1 = 0xD2511F53, 0xCD9E8D57 // the multipliers
-		w0, w1 = 0x9E3779B9, 0xBB67AE85 // the key schedule: golden ratio and sqrt(3)-1
-	)
+	const m0, m1 = 0xD2511F53, 0xCD9E8D57 // the multipliers
 	c0, c1, c2, c3 := counter[0], counter[1], counter[2], counter[3]
 	k0, k1 := key[0], key[1]
-	for range 10 {
+	for range rounds {
 		hi0, lo0 := bits.Mul32(m0, c0)
 		hi1, lo1 := bits.Mul32(m1, c2)
 		c0, c1, c2, c3 = hi1^c1^k0, lo1, hi0^c3^k1, lo0
@@ -27,3 +29,13 @@ func Block(counter [4]uint32, key [2]uint32) [4]uint32 {
 
 // Key is a seed as Block takes it.
 func Key(seed uint64) [2]uint32 { return [2]uint32{uint32(seed), uint32(seed >> 32)} }
+
+// Rounds are the keys of Block's rounds, for those who draw many blocks with one key.
+func Rounds(key [2]uint32) (keys [rounds][2]uint32) {
+	for i := range keys {
+		keys[i] = key
+		key[0] += w0
+		key[1] += w1
+	}
+	return keys
+}

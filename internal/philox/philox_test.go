@@ -21,6 +21,19 @@ func TestKnownAnswers(t *testing.T) {
 	}
 }
 
+// A block's rounds with the keys of Rounds are Block.
+func TestRounds(t *testing.T) {
+	counter, key := [4]uint32{7, 8, 9, 10}, Key(99<<33|5)
+	c := counter
+	for _, k := range Rounds(key) {
+		a, b := 0xD2511F53*uint64(c[0]), 0xCD9E8D57*uint64(c[2])
+		c = [4]uint32{uint32(b>>32) ^ c[1] ^ k[0], uint32(b), uint32(a>>32) ^ c[3] ^ k[1], uint32(a)}
+	}
+	if want := Block(counter, key); c != want {
+		t.Errorf("by rounds %x, Block %x", c, want)
+	}
+}
+
 func BenchmarkBlock(b *testing.B) {
 	var sum uint32
 	for i := range b.N {

@@ -3,19 +3,10 @@
 // qkv (B,T,3C): a row holds q, k and v, each C = NH*HS wide. S = q k^T / sqrt(HS); P = softmax(S) over keys up to the
 // query; out = dropout(P) v; lse[b,h,t] = log sum exp of row t of S.
 // HS is the padded head size of the instance (32, 64, 96, 128); columns from hs on are zeros. hs and C are multiples of 8.
-#include "mma.cuh"
+#include "attention_dropout.cuh"
 
 static const float LOG2E = 1.44269504088896340736f;
 #define INFINITY_F __int_as_float(0x7f800000)
-
-// factor2 is the dropout factors of P[q, k] and P[q, k+1]; e is the index of the first in its sequence.
-__device__ __forceinline__ float2 factor2(const Dropper &d, u32 e) {
-    uint4 w = d.words(e >> 2);
-    u32 i = e & 3;
-    u32 a = i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w;
-    u32 b = i == 0 ? w.y : i == 1 ? w.z : i == 2 ? w.w : d.words((e >> 2) + 1).x;
-    return make_float2(d.factor(a), d.factor(b));
-}
 
 // load_rows starts the copy of ROWS rows of one head from row t0 on; rows from T on become zeros.
 template <int HS, int ROWS, int THREADS>
@@ -105,6 +96,9 @@ __device__ __forceinline__ void forward(elem *out, float *lse, const elem *qkv, 
         }
         int c0 = kb * BC;
         if (c0 > q0 + row0 + MT * 16 - 1) continue; // every key is after every query of this warp
+        u32 kept[MT];
+#pragma unroll
+        for (int m = 0; m < MT; m++) kept[m] = DROP ? kept_rows<BC / 8>(dropper, h * T + q0 + row0 + m * 16, c0, T) : 0;
         float s[MT][BC / 8][4] = {};
 #pragma unroll
         for (int k = 0; k < HS / 16; k++)
@@ -141,12 +135,6 @@ __device__ __forceinline__ void forward(elem *out, float *lse, const elem *qkv, 
                 for (int j = 0; j < BC / 8; j++) {
                     float p0 = exp2f(s[m][j][2 * i] * k2 - shift), p1 = exp2f(s[m][j][2 * i + 1] * k2 - shift);
                     part += p0 + p1;
-                    if (DROP) {
-                        u32 e = (u32)((h * T + r0 + i * 8) * T + c0 + j * 8 + q * 2);
-                        float2 f = factor2(dropper, e);
-                        p0 *= f.x;
-                        p1 *= f.y;
-                    }
                     s[m][j][2 * i] = p0;
                     s[m][j][2 * i + 1] = p1;
                 }
@@ -167,6 +155,9 @@ __device__ __forceinline__ void forward(elem *out, float *lse, const elem *qkv, 
                 p[m][1] = pack2<elem>(s[m][2 * k][2], s[m][2 * k][3]);
                 p[m][2] = pack2<elem>(s[m][2 * k + 1][0], s[m][2 * k + 1][1]);
                 p[m][3] = pack2<elem>(s[m][2 * k + 1][2], s[m][2 * k + 1][3]);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (DROP) p[m][i] = dropped_pair(p[m][i], kept[m], 2 * k + i / 2, i % 2 * 2);
             }
 #pragma unroll
             for (int j = 0; j < HS / 16; j++) {
@@ -188,7 +179,7 @@ __device__ __forceinline__ void forward(elem *out, float *lse, const elem *qkv, 
             float l = sum[m][i];
             l += __shfl_xor_sync(0xffffffffu, l, 1);
             l += __shfl_xor_sync(0xffffffffu, l, 2);
-            inv[i] = 1.0f / l;
+            inv[i] = (DROP ? drop.scale : 1.0f) / l;
             int t = q0 + row0 + m * 16 + g + i * 8;
             if (q == 0 && t < T) lse[((long long)b * NH + h) * T + t] = top[m][i] * scale + logf(l);
         }
@@ -272,6 +263,7 @@ __device__ __forceinline__ void backward_kv(elem *dqkv, const elem *dout, const 
         if (t0 + BQ - 1 < k0 + row0) continue; // every query is before every key of this warp
         Tile<HS> Q = {base + 2 * KB + buffer * 2 * QB}, O = {Q.base + QB};
         const float *st = stats + buffer * 2 * BQ;
+        u32 kept = DROP ? kept_columns<BQ / 8>(dropper, h * T + t0, k0 + row0, T) : 0;
         float s[BQ / 8][4] = {}, dp[BQ / 8][4] = {};
 #pragma unroll
         for (int k = 0; k < HS / 16; k++) {
@@ -301,7 +293,7 @@ __device__ __forceinline__ void backward_kv(elem *dqkv, const elem *dout, const 
                 int t = t0 + j * 8 + q * 2 + (i & 1), key = k0 + row0 + g + (i >> 1) * 8;
                 float p = exp2f(s[j][i] * k2 - (i & 1 ? l.y : l.x));
                 if (mask && key > t) p = 0.0f;
-                float f = DROP ? dropper.factor_at((u32)((h * T + t) * T + key)) : 1.0f;
+                float f = DROP ? dropper.scale_of(is_kept(kept, j, i)) : 1.0f;
                 dp[j][i] = p * (dp[j][i] * f - (i & 1 ? d.y : d.x));
                 s[j][i] = p * f;
             }
@@ -379,6 +371,7 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
         int c0 = kb * BC;
         if (c0 > q0 + row0 + 15) continue;
         Tile<HS> K = {base + 2 * QB + (kb & 1) * 2 * KB}, V = {K.base + KB};
+        u32 kept = DROP ? kept_rows<BC / 8>(dropper, h * T + q0 + row0, c0, T) : 0;
         float s[BC / 8][4] = {}, dp[BC / 8][4] = {};
 #pragma unroll
         for (int k = 0; k < HS / 16; k++)
@@ -400,7 +393,7 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
                 int t = q0 + row0 + g + (i >> 1) * 8, key = c0 + j * 8 + q * 2 + (i & 1);
                 float p = exp2f(s[j][i] * k2 - l[i >> 1]);
                 if (mask && key > t) p = 0.0f;
-                float f = DROP ? dropper.factor_at((u32)((h * T + t) * T + key)) : 1.0f;
+                float f = DROP ? dropper.scale_of(is_kept(kept, j, i)) : 1.0f;
                 dp[j][i] = p * (dp[j][i] * f - d[i >> 1]);
             }
 #pragma unroll
@@ -422,27 +415,32 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
 // Instances: padded head size, and the numbers that internal/cuda's attention table repeats (warps, rows, columns).
 // On Hopper the instance for 64 channels is attention_hopper.cuh's, with the same blocks and the same shared memory.
 #if HOPPER
-#define KV_BLOCKS 3 // a multiprocessor must hold three: the products of one hide in the others' arithmetic
+// Blocks that a multiprocessor must hold: the products of one hide in the others' arithmetic.
+#define F_BLOCKS 3
+#define KV_BLOCKS 3
+#define Q_BLOCKS 4
 #define FORWARD(HS, FW, FM, FC, DROP) hopper::forward<DROP>
 #define BACKWARD_KV(HS, KW, KQ, KEEP, DROP) hopper::backward_kv<DROP>
 #define BACKWARD_Q(HS, QW, QC, DROP) hopper::backward_q<DROP>
 #else
+#define F_BLOCKS 0
 #define KV_BLOCKS 1
+#define Q_BLOCKS 0
 #define FORWARD(HS, FW, FM, FC, DROP) forward<HS, FW, FM, FC, DROP>
 #define BACKWARD_KV(HS, KW, KQ, KEEP, DROP) backward_kv<HS, KW, KQ, KEEP, DROP>
 #define BACKWARD_Q(HS, QW, QC, DROP) backward_q<HS, QW, QC, DROP>
 #endif
 #define INSTANCE_OF(NAME, HS, FW, FM, FC, KW, KQ, KEEP, QW, QC, DROP)                                                  \
-    extern "C" __global__ void __launch_bounds__(FW * 32) attention_forward_##NAME(                                    \
+    extern "C" __global__ void __launch_bounds__(FW * 32, F_BLOCKS) attention_forward_##NAME(                          \
         elem *out, float *lse, const elem *qkv, int T, int NH, int hs, float scale, Dropout drop) {                    \
         FORWARD(HS, FW, FM, FC, DROP)(out, lse, qkv, T, NH, hs, scale, drop);                                          \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(KW * 32, DROP ? 1 : KV_BLOCKS) attention_backward_kv_##NAME(               \
+    extern "C" __global__ void __launch_bounds__(KW * 32, KV_BLOCKS) attention_backward_kv_##NAME(                          \
         elem *dqkv, const elem *dout, const elem *qkv, const float *lse, const float *delta, int T, int NH, int hs,    \
         float scale, Dropout drop) {                                                                                   \
         BACKWARD_KV(HS, KW, KQ, KEEP, DROP)(dqkv, dout, qkv, lse, delta, T, NH, hs, scale, drop);                      \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(QW * 32) attention_backward_q_##NAME(                                 \
+    extern "C" __global__ void __launch_bounds__(QW * 32, Q_BLOCKS) attention_backward_q_##NAME(                       \
         elem *dqkv, const elem *dout, const elem *qkv, const float *lse, const float *delta, int T, int NH, int hs,    \
         float scale, Dropout drop) {                                                                                   \
         BACKWARD_Q(HS, QW, QC, DROP)(dqkv, dout, qkv, lse, delta, T, NH, hs, scale, drop);                             \

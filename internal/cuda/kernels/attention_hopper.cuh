@@ -6,16 +6,19 @@
 
 namespace hopper {
 
+// further is the descriptor of what lies `bytes` behind d's tile; an address has room to grow in its own half.
+__device__ __forceinline__ u64 further(u64 d, u32 bytes) { return d >> 32 << 32 | (u32)d + bytes / 16; }
+
 // rows_by_columns: c = a b^T over the 64 channels of a head: a's 64 rows and b's 64 rows lie in tiles at these addresses.
 __device__ __forceinline__ void rows_by_columns(float (&c)[8][4], u32 a, u32 b) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) multiply(c, descriptor(a + k * 32), descriptor(b + k * 32), k);
+    for (int k = 0; k < 4; k++) multiply(c, further(descriptor(a), k * 32), further(descriptor(b), k * 32), k);
 }
 
 // weighted adds p (64 x 64, packed as A fragments) times the 64 rows of the tile at b to c.
 __device__ __forceinline__ void weighted(float (&c)[8][4], const u32 (&p)[4][4], u32 b) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) multiply(c, p[k], descriptor(b + k * 2048));
+    for (int k = 0; k < 4; k++) multiply(c, p[k], further(descriptor(b), k * 2048));
 }
 
 // packed turns a 64 x 64 accumulator into A fragments.
@@ -29,11 +32,50 @@ __device__ __forceinline__ void packed(u32 (&p)[4][4], const float (&s)[8][4]) {
     }
 }
 
+// dropped is what dropout keeps of p.
+__device__ __forceinline__ void dropped(u32 (&m)[4][4], const u32 (&p)[4][4], u32 kept) {
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) m[k][i] = dropped_pair(p[k][i], kept, 2 * k + i / 2, i % 2 * 2);
+}
+
 // unpacked is one of a word's two elements.
 __device__ __forceinline__ float unpacked(u32 word, int high) {
     elem x;
     x.bits = (u16)(high ? word >> 16 : word);
     return to_float(x);
+}
+
+// power2 is 2^x; what is below 2^-126 is 0.
+__device__ __forceinline__ float power2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// load_tile starts the copy of ROWS rows of one head from row t0 on, as attention.cu's load_rows does: a thread stays in one
+// column of 16 bytes, and its rows are 16 apart.
+template <int ROWS>
+__device__ __forceinline__ void load_tile(u32 tile, const elem *src, long long stride, int t0, int T, int hs) {
+    int r0 = threadIdx.x >> 3, c = threadIdx.x & 7;
+    const char *column = reinterpret_cast<const char *>(src + c * 8);
+#pragma unroll
+    for (int r = r0; r < r0 + ROWS; r += 16)
+        copy16(Tile<64>{tile}.at(r, c), column + (long long)(t0 + r) * ((int)stride * 2), t0 + r < T && c * 8 < hs);
+}
+
+// load_pair does 64 rows of two tiles, k's and C columns further v's.
+__device__ __forceinline__ void load_pair(u32 k, u32 v, const elem *src, int C, long long stride, int t0, int T, int hs) {
+    int r0 = threadIdx.x >> 3, c = threadIdx.x & 7;
+    const char *column = reinterpret_cast<const char *>(src + c * 8);
+#pragma unroll
+    for (int r = r0; r < r0 + 64; r += 16) {
+        const char *row = column + (long long)(t0 + r) * ((int)stride * 2);
+        bool valid = t0 + r < T && c * 8 < hs;
+        copy16(Tile<64>{k}.at(r, c), row, valid);
+        copy16(Tile<64>{v}.at(r, c), row + C * 2, valid);
+    }
 }
 
 // raise masks s (64 queries from t0, 64 keys from c0), finds each row's new top, and fades o and sum to it.
@@ -54,7 +96,7 @@ __device__ __forceinline__ void raise(float (&s)[8][4], float (&o)[8][4], float 
         for (int j = 0; j < 8; j++) t = fmaxf(t, fmaxf(s[j][2 * i], s[j][2 * i + 1]));
         t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 1));
         t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 2));
-        float fade = exp2f((top[i] - t) * k2);
+        float fade = power2((top[i] - t) * k2);
         top[i] = t;
         sum[i] *= fade;
 #pragma unroll
@@ -65,28 +107,23 @@ __device__ __forceinline__ void raise(float (&s)[8][4], float (&o)[8][4], float 
     }
 }
 
-// weights turns s into exp(s - top), times dropout's factors, packed as A fragments, and adds their row sums.
+// weights turns s into exp(s - top), packed as A fragments, and adds their row sums; then dropout takes its part.
 template <bool DROP>
-__device__ __forceinline__ void weights(u32 (&p)[4][4], float (&s)[8][4], const float (&top)[2], float (&sum)[2], int t0, int c0,
-                                        float k2, int h, int T, const Dropper &dropper) {
-    int lane = threadIdx.x & 31, q = lane & 3, r0 = t0 + (int)(threadIdx.x >> 5) * 16 + (lane >> 2);
+__device__ __forceinline__ void weights(u32 (&p)[4][4], float (&s)[8][4], const float (&top)[2], float (&sum)[2], float k2,
+                                        u32 kept) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float shift = top[i] * k2;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            float p0 = exp2f(s[j][2 * i] * k2 - shift), p1 = exp2f(s[j][2 * i + 1] * k2 - shift);
+            float p0 = power2(s[j][2 * i] * k2 - shift), p1 = power2(s[j][2 * i + 1] * k2 - shift);
             sum[i] += p0 + p1;
-            if (DROP) {
-                float2 f = factor2(dropper, (u32)((h * T + r0 + i * 8) * T + c0 + j * 8 + q * 2));
-                p0 *= f.x;
-                p1 *= f.y;
-            }
             s[j][2 * i] = p0;
             s[j][2 * i + 1] = p1;
         }
     }
     packed(p, s);
+    if (DROP) dropped(p, p, kept);
 }
 
 // One warpgroup does 128 queries as two halves of 64: one half's products run during the other's exponentials.
@@ -105,17 +142,18 @@ __device__ __forceinline__ void forward(elem *out, float *lse, const elem *qkv, 
 
     auto fetch = [&](int kb) {
         u32 at = base + QB + (kb & 1) * 2 * KB;
-        load_rows<64, 64, 128>(Tile<64>{at}, src + C, stride, kb * 64, T, hs);
-        load_rows<64, 64, 128>(Tile<64>{at + KB}, src + 2 * C, stride, kb * 64, T, hs);
+        load_pair(at, at + KB, src + C, (int)C, stride, kb * 64, T, hs);
         copy_commit();
     };
-    load_rows<64, 128, 128>(Q, src, stride, q0, T, hs);
+    load_tile<128>(base, src, stride, q0, T, hs);
     fetch(0);
     float o[2][8][4] = {}, top[2][2], sum[2][2] = {};
     top[0][0] = top[0][1] = top[1][0] = top[1][1] = -INFINITY_F;
     float k2 = scale * LOG2E;
     Dropper dropper(drop, b);
     for (int kb = 0; kb < shared_blocks; kb++) {
+        u32 kept0 = DROP ? kept_rows<8>(dropper, h * T + q0 + warp * 16, kb * 64, T) : 0; // while the copies run
+        u32 kept1 = DROP ? kept_rows<8>(dropper, h * T + q0 + 64 + warp * 16, kb * 64, T) : 0;
         copy_wait<0>();
         visible();
         __syncthreads();
@@ -131,11 +169,11 @@ __device__ __forceinline__ void forward(elem *out, float *lse, const elem *qkv, 
         settled(s1);
         raise(s0, o[0], top[0], sum[0], q0, kb * 64, k2);
         raise(s1, o[1], top[1], sum[1], q0 + 64, kb * 64, k2);
-        weights<DROP>(p0, s0, top[0], sum[0], q0, kb * 64, k2, h, T, dropper);
+        weights<DROP>(p0, s0, top[0], sum[0], k2, kept0);
         fence();
         weighted(o[0], p0, V);
         commit();
-        weights<DROP>(p1, s1, top[1], sum[1], q0 + 64, kb * 64, k2, h, T, dropper);
+        weights<DROP>(p1, s1, top[1], sum[1], k2, kept1);
         fence();
         weighted(o[1], p1, V);
         commit();
@@ -145,6 +183,7 @@ __device__ __forceinline__ void forward(elem *out, float *lse, const elem *qkv, 
     }
     if (blocks > shared_blocks) { // the keys that only the second half sees
         int kb = shared_blocks;
+        u32 kept1 = DROP ? kept_rows<8>(dropper, h * T + q0 + 64 + warp * 16, kb * 64, T) : 0;
         copy_wait<0>();
         visible();
         __syncthreads();
@@ -156,7 +195,7 @@ __device__ __forceinline__ void forward(elem *out, float *lse, const elem *qkv, 
         wait<0>();
         settled(s1);
         raise(s1, o[1], top[1], sum[1], q0 + 64, kb * 64, k2);
-        weights<DROP>(p1, s1, top[1], sum[1], q0 + 64, kb * 64, k2, h, T, dropper);
+        weights<DROP>(p1, s1, top[1], sum[1], k2, kept1);
         fence();
         weighted(o[1], p1, K + KB);
         commit();
@@ -173,7 +212,7 @@ __device__ __forceinline__ void forward(elem *out, float *lse, const elem *qkv, 
             float l = sum[m][i];
             l += __shfl_xor_sync(0xffffffffu, l, 1);
             l += __shfl_xor_sync(0xffffffffu, l, 2);
-            inv[i] = 1.0f / l;
+            inv[i] = (DROP ? drop.scale : 1.0f) / l;
             int t = t0 + g + i * 8;
             if (q == 0 && t < T) lse[((long long)b * NH + h) * T + t] = top[m][i] * scale + logf(l);
         }
@@ -195,23 +234,25 @@ __device__ __forceinline__ void backward_kv(elem *dqkv, const elem *dout, const 
     const elem *src = qkv + (long long)b * T * stride + h * hs, *dsrc = dout + (long long)b * T * C + h * hs;
     const float *lse0 = lse + ((long long)b * NH + h) * T, *delta0 = delta + ((long long)b * NH + h) * T;
 
+    float shrink = DROP ? 1.0f / drop.scale : 1.0f;
     auto fetch = [&](int t0, int buffer) {
         u32 at = base + (2 + buffer * 2) * TB;
-        load_rows<64, 64, 128>(Tile<64>{at}, src, stride, t0, T, hs);
-        load_rows<64, 64, 128>(Tile<64>{at + TB}, dsrc, C, t0, T, hs);
+        load_tile<64>(at, src, stride, t0, T, hs);
+        load_tile<64>(at + TB, dsrc, C, t0, T, hs);
         copy_commit();
         int i = threadIdx.x & 63, t = t0 + i;
         if (threadIdx.x < 64) stats[buffer * 128 + i] = t < T ? lse0[t] * LOG2E : INFINITY_F;
-        else stats[buffer * 128 + 64 + i] = t < T ? delta0[t] : 0.0f;
+        else stats[buffer * 128 + 64 + i] = t < T ? (DROP ? delta0[t] * shrink : delta0[t]) : 0.0f;
     };
-    load_rows<64, 64, 128>(Tile<64>{base}, src + C, stride, k0, T, hs);
-    load_rows<64, 64, 128>(Tile<64>{base + TB}, src + 2 * C, stride, k0, T, hs);
+    load_tile<64>(base, src + C, stride, k0, T, hs);
+    load_tile<64>(base + TB, src + 2 * C, stride, k0, T, hs);
     fetch(k0, 0);
     float dk[8][4] = {}, dv[8][4] = {};
     float k2 = scale * LOG2E;
     Dropper dropper(drop, b);
     int buffer = 0;
     for (int t0 = k0; t0 < T; t0 += 64, buffer ^= 1) {
+        u32 kept = DROP ? kept_columns<8>(dropper, h * T + t0, k0 + row0, T) : 0; // while the copies run
         copy_wait<0>();
         visible();
         __syncthreads();
@@ -227,43 +268,33 @@ __device__ __forceinline__ void backward_kv(elem *dqkv, const elem *dout, const 
         wait<1>();
         settled(s);
         bool mask = t0 == k0;
-        float kept[DROP ? 8 : 1][4]; // dropout's factors, drawn once
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             float2 l = *reinterpret_cast<const float2 *>(st + j * 8 + q * 2);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int t = t0 + j * 8 + q * 2 + (i & 1), key = k0 + row0 + g + (i >> 1) * 8;
-                s[j][i] = exp2f(s[j][i] * k2 - (i & 1 ? l.y : l.x));
+                s[j][i] = power2(s[j][i] * k2 - (i & 1 ? l.y : l.x));
                 if (mask && key > t) s[j][i] = 0.0f;
-                if (DROP) kept[DROP ? j : 0][i] = dropper.factor_at((u32)((h * T + t) * T + key));
             }
         }
-        u32 p[4][4], d[4][4];
-        if (DROP) {
-            float dropped[8][4];
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) dropped[j][i] = s[j][i] * kept[DROP ? j : 0][i];
-            packed(p, dropped);
-        } else {
-            packed(p, s);
-        }
+        u32 p[4][4], m[4][4], d[4][4]; // P, what dropout leaves of it, dS
+        packed(p, s);
+        if (DROP) dropped(m, p, kept);
         wait<0>();
         settled(dp);
         fence();
-        weighted(dv, p, O);
+        weighted(dv, DROP ? m : p, O);
         commit();
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             float2 e = *reinterpret_cast<const float2 *>(st + 64 + j * 8 + q * 2);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                // Without dropout P is read back from its packed form, which frees s for a third block a multiprocessor.
-                float f = DROP ? dp[j][i] * kept[DROP ? j : 0][i] : dp[j][i];
-                float probability = DROP ? s[j][i] : unpacked(p[j / 2][j % 2 * 2 + i / 2], i & 1);
-                dp[j][i] = probability * (f - (i & 1 ? e.y : e.x));
+                // P is read back from its packed form, which frees s for a third block a multiprocessor.
+                float all = unpacked(p[j / 2][j % 2 * 2 + i / 2], i & 1), w = i & 1 ? e.y : e.x;
+                if (DROP) dp[j][i] = unpacked(m[j / 2][j % 2 * 2 + i / 2], i & 1) * dp[j][i] - all * w;
+                else dp[j][i] = all * (dp[j][i] - w);
             }
         }
         packed(d, dp);
@@ -275,9 +306,10 @@ __device__ __forceinline__ void backward_kv(elem *dqkv, const elem *dout, const 
         settled(dv);
     }
     __syncthreads();
+    float grow = DROP ? drop.scale : 1.0f;
     elem *dst = dqkv + (long long)b * T * stride + h * hs;
-    store_rows<64>(dst + C, stride, Tile<64>{base}, row0, k0 + row0, T, hs, dk, scale, scale);
-    store_rows<64>(dst + 2 * C, stride, Tile<64>{base + TB}, row0, k0 + row0, T, hs, dv, 1.0f, 1.0f);
+    store_rows<64>(dst + C, stride, Tile<64>{base}, row0, k0 + row0, T, hs, dk, scale * grow, scale * grow);
+    store_rows<64>(dst + 2 * C, stride, Tile<64>{base + TB}, row0, k0 + row0, T, hs, dv, grow, grow);
 }
 
 // dq of 64 queries; keys come 64 at a time.
@@ -295,25 +327,25 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
 
     auto fetch = [&](int kb) {
         u32 at = base + (2 + (kb & 1) * 2) * TB;
-        load_rows<64, 64, 128>(Tile<64>{at}, src + C, stride, kb * 64, T, hs);
-        load_rows<64, 64, 128>(Tile<64>{at + TB}, src + 2 * C, stride, kb * 64, T, hs);
+        load_pair(at, at + TB, src + C, (int)C, stride, kb * 64, T, hs);
         copy_commit();
     };
-    load_rows<64, 64, 128>(Tile<64>{base}, src, stride, q0, T, hs);
-    load_rows<64, 64, 128>(Tile<64>{base + TB}, dsrc, C, q0, T, hs);
+    load_tile<64>(base, src, stride, q0, T, hs);
+    load_tile<64>(base + TB, dsrc, C, q0, T, hs);
     fetch(0);
-    float l[2], e[2];
+    float l[2], e[2], shrink = DROP ? 1.0f / drop.scale : 1.0f;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int t = q0 + row0 + g + i * 8;
         long long at = ((long long)b * NH + h) * T + t;
         l[i] = t < T ? lse[at] * LOG2E : INFINITY_F;
-        e[i] = t < T ? delta[at] : 0.0f;
+        e[i] = t < T ? delta[at] * shrink : 0.0f;
     }
     float dq[8][4] = {};
     float k2 = scale * LOG2E;
     Dropper dropper(drop, b);
     for (int kb = 0; kb < blocks; kb++) {
+        u32 kept = DROP ? kept_rows<8>(dropper, h * T + q0 + row0, kb * 64, T) : 0; // while the copies run
         copy_wait<0>();
         visible();
         __syncthreads();
@@ -332,7 +364,7 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
         for (int j = 0; j < 8; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                s[j][i] = exp2f(s[j][i] * k2 - l[i >> 1]);
+                s[j][i] = power2(s[j][i] * k2 - l[i >> 1]);
                 if (mask && kb * 64 + j * 8 + q * 2 + (i & 1) > q0 + row0 + g + (i >> 1) * 8) s[j][i] = 0.0f;
             }
         wait<0>();
@@ -341,8 +373,7 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
         for (int j = 0; j < 8; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                int t = q0 + row0 + g + (i >> 1) * 8, key = kb * 64 + j * 8 + q * 2 + (i & 1);
-                float f = DROP ? dp[j][i] * dropper.factor_at((u32)((h * T + t) * T + key)) : dp[j][i];
+                float f = !DROP || is_kept(kept, j, i) ? dp[j][i] : 0.0f;
                 dp[j][i] = s[j][i] * (f - e[i >> 1]);
             }
         u32 d[4][4];
@@ -354,6 +385,7 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
         settled(dq);
     }
     __syncthreads();
+    if (DROP) scale *= drop.scale;
     store_rows<64>(dqkv + (long long)b * T * stride + h * hs, stride, Tile<64>{base}, row0, q0 + row0, T, hs, dq, scale, scale);
 }
 

@@ -110,48 +110,47 @@ __device__ __forceinline__ float block_sum(float x, float *scratch) {
 
 // ---- dropout by counter ----
 
-// philox is Philox4x32-10 (Salmon et al., 2011): four random words from a counter and a key.
-__device__ __forceinline__ uint4 philox(uint4 c, uint2 k) {
-#pragma unroll 1
+// philox is Philox4x32-10 (Salmon et al., 2011): four random words from a counter and the ten rounds' keys.
+__device__ __forceinline__ uint4 philox(uint4 c, const uint2 *keys) {
+#pragma unroll
     for (int i = 0; i < 10; i++) {
-        u32 hi0 = __umulhi(0xD2511F53u, c.x), lo0 = 0xD2511F53u * c.x;
-        u32 hi1 = __umulhi(0xCD9E8D57u, c.z), lo1 = 0xCD9E8D57u * c.z;
-        c = make_uint4(hi1 ^ c.y ^ k.x, lo1, hi0 ^ c.w ^ k.y, lo0);
-        k.x += 0x9E3779B9u;
-        k.y += 0xBB67AE85u;
+        u64 a = (u64)0xD2511F53u * c.x, b = (u64)0xCD9E8D57u * c.z;
+        c = make_uint4((u32)(b >> 32) ^ c.y ^ keys[i].x, (u32)b, (u32)(a >> 32) ^ c.w ^ keys[i].y, (u32)a);
     }
     return c;
 }
 
 // Dropout is one dropout layer in one micro-batch. threshold 0 means no dropout; sample is the global index of the
-// micro-batch's first sequence. Launched by value: 32 bytes.
+// micro-batch's first sequence. Launched by value: 104 bytes.
 struct Dropout {
     u32 threshold;
     float scale;
     u32 site;
     u32 unused;
-    u64 seed;
     u64 sample;
+    uint2 keys[10]; // of Philox's rounds: seed, then + (0x9E3779B9, 0xBB67AE85) a round; read from where parameters lie
 };
 struct Dropper {
     u32 threshold, site, sample_lo, sample_hi;
     float scale;
-    uint2 key;
+    const uint2 *keys;
     __device__ __forceinline__ Dropper(const Dropout &d, u32 sequence) {
         threshold = d.threshold;
         scale = d.scale;
         site = d.site;
         u64 sample = d.sample + sequence;
-        key = make_uint2((u32)d.seed, (u32)(d.seed >> 32));
+        keys = d.keys;
         sample_lo = (u32)sample;
         sample_hi = (u32)(sample >> 32);
     }
     // words are the random words of elements 4*quad .. 4*quad+3.
     __device__ __forceinline__ uint4 words(u32 quad) const {
-        return philox(make_uint4(quad, site, sample_lo, sample_hi), key);
+        return philox(make_uint4(quad, site, sample_lo, sample_hi), keys);
     }
     // factor is 0 for a dropped element and 1/(1-p) for a kept one.
-    __device__ __forceinline__ float factor(u32 word) const { return word >= threshold ? scale : 0.0f; }
+    __device__ __forceinline__ float factor(u32 word) const { return scale_of(is_kept(word)); }
+    __device__ __forceinline__ float scale_of(bool kept) const { return kept ? scale : 0.0f; }
+    __device__ __forceinline__ bool is_kept(u32 word) const { return word >= threshold; }
     __device__ __forceinline__ float factor_at(u32 e) const {
         uint4 w = words(e >> 2);
         u32 i = e & 3;

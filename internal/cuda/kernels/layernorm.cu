@@ -177,7 +177,7 @@ __device__ __forceinline__ void backward(elem *dinp, float *partial, const elem 
         elem *out, float *mean, float *rstd, const elem *inp, const elem *weight, const elem *bias, int N, int C) {    \
         forward<W, P>(out, mean, rstd, inp, weight, bias, N, C);                                                       \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128) residual_layernorm_forward##SUFFIX(                              \
+    extern "C" __global__ void __launch_bounds__(128, 4) residual_layernorm_forward##SUFFIX(                           \
         elem *sum, elem *out, float *mean, float *rstd, const elem *a, const elem *b, const elem *weight,              \
         const elem *bias, int N, int T, int C, Dropout drop) {                                                         \
         residual_forward<W, P>(sum, out, mean, rstd, a, b, weight, bias, N, T, C, drop);                               \
