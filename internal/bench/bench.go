@@ -13,6 +13,7 @@ import (
 	"github.com/snugml/snug/internal/cuda"
 	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/program"
+	"github.com/snugml/snug/internal/train"
 	"github.com/snugml/snug/internal/units"
 )
 
@@ -58,7 +59,7 @@ func Run(e *cuda.Executor, step *gpt.Step, layout *program.Layout, iters int, op
 		return nil, err
 	}
 	r := &Result{Tokens: step.Shape.Batch * step.Model.BlockSize, Arena: e.Taken()}
-	if err := initialise(e, step); err != nil {
+	if err := train.Initialise(e, step, 1337); err != nil {
 		return nil, err
 	}
 	if err := e.Run(step.Init, program.Step{}); err != nil {
@@ -84,22 +85,6 @@ func Run(e *cuda.Executor, step *gpt.Step, layout *program.Layout, iters int, op
 		r.group(step, times)
 	}
 	return r, err
-}
-
-func initialise(e *cuda.Executor, step *gpt.Step) error {
-	for i, p := range step.Params {
-		v := make([]float32, p.Len())
-		p.Initial(v, i, 1337)
-		if err := e.SetFloats(p.Weight, v); err != nil {
-			return err
-		}
-		if p.Master != program.None {
-			if err := e.SetFloats(p.Master, v); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // batches runs iterations over random tokens, few of them common, as text has it.

@@ -168,6 +168,17 @@ func (x *Executor) SetInts(id program.ID, src []int32) error {
 	return nil
 }
 
+// Fill has a float32 tensor written in parts by the team.
+func (x *Executor) Fill(id program.ID, fill func(dst []float32, from int)) error {
+	if err := x.fits("fill", id, trace.Float32, 0); err != nil {
+		return err
+	}
+	t := x.View(id)
+	const part = program.FillPart
+	x.pool.walk([]phase{{ceil(len(t), part), func(i, _ int) { fill(t[i*part:min((i+1)*part, len(t))], i*part) }}})
+	return nil
+}
+
 // Floats reads the head of a float32 tensor.
 func (x *Executor) Floats(id program.ID, dst []float32) error {
 	if err := x.fits("read", id, trace.Float32, len(dst)); err != nil {

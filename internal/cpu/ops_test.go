@@ -316,6 +316,34 @@ func tolerance(x *Executor, code program.Code) float64 {
 	return 1.0 / (1 << 19)
 }
 
+// A tensor is filled in parts that start at multiples of FillPart; an int32 tensor is refused.
+func TestFill(t *testing.T) {
+	x := New(Options{Threads: 3})
+	defer x.Close()
+	p := &program.Program{}
+	n := 3*program.FillPart + 7
+	floats := p.Add(program.Persistent, trace.Activation, trace.Float32, "floats", n)
+	ints := p.Add(program.Persistent, trace.Input, trace.Int32, "ints", n)
+	if err := x.Load(p.Place()); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Fill(floats, func(dst []float32, from int) {
+		for i := range dst {
+			dst[i] = float32(from + i + from%program.FillPart)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range x.View(floats) {
+		if v != float32(i) {
+			t.Fatalf("element %d is %g", i, v)
+		}
+	}
+	if err := x.Fill(ints, func([]float32, int) {}); err == nil {
+		t.Error("an int32 tensor was filled with float32")
+	}
+}
+
 func TestRunRefusesUnknownTokens(t *testing.T) {
 	x := New(Options{Threads: 2})
 	defer x.Close()

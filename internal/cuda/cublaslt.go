@@ -53,8 +53,7 @@ func (t Target) workspace() units.Bytes {
 }
 
 // openBlas opens cuBLASLt where it is found; without it snug's own kernels serve, and Info.Blas says why.
-func (d *Device) openBlas(cache string) {
-	lib, err := openLibrary(blasNames...)
+func (d *Device) openBlas(lib library, err error, cache string) {
 	b := &blas{plans: map[product]*plan{}, one: fresh[float32](), zero: fresh[float32]()}
 	*b.one = 1
 	if err == nil {

@@ -90,7 +90,24 @@ func (t thread) on(f func() error) error {
 
 func (t thread) end() { close(t) }
 
+// later runs f beside what follows; the function that it returns waits for f's results.
+func later[T any](f func() (T, error)) func() (T, error) {
+	done := make(chan struct{})
+	var v T
+	var err error
+	go func() { defer close(done); v, err = f() }()
+	return func() (T, error) { <-done; return v, err }
+}
+
+// open starts the driver and makes the context. The library and the kernels are read meanwhile.
 func (d *Device) open(o Options) (err error) {
+	blas := later(func() (library, error) {
+		if o.OwnBlas {
+			return library{}, nil
+		}
+		return openLibrary(blasNames...)
+	})
+	defer blas()
 	if d.drv, err = openDriver(); err != nil {
 		return err
 	}
@@ -100,6 +117,11 @@ func (d *Device) open(o Options) (err error) {
 	if cc := d.Major*10 + d.Minor; cc < oldest {
 		return fmt.Errorf("%s has compute capability %d.%d, snug's kernels need %d.%d", d.Name, d.Major, d.Minor, oldest/10, oldest%10)
 	}
+	d.target = Archives[0]
+	if d.Major == 9 && d.Minor == 0 && !o.Generic {
+		d.target = hopperArchive
+	}
+	files := later(func() (map[string][]byte, error) { return Archive(d.target) })
 	context, err := d.drv.retain(d.dev)
 	if err != nil {
 		return err
@@ -112,17 +134,14 @@ func (d *Device) open(o Options) (err error) {
 			return err
 		}
 	}
-	d.target = Archives[0]
-	if d.Major == 9 && d.Minor == 0 && !o.Generic {
-		d.target = hopperArchive
-	}
-	if d.files, err = Archive(d.target); err != nil {
+	if d.files, err = files(); err != nil {
 		return err
 	}
 	if o.OwnBlas {
 		d.Blas = "snug's own matmuls"
 	} else {
-		d.openBlas(o.Cache)
+		lib, err := blas()
+		d.openBlas(lib, err, o.Cache)
 	}
 	return nil
 }

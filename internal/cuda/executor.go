@@ -137,6 +137,19 @@ func (e *Executor) SetFloats(id program.ID, src []float32) error {
 	})
 }
 
+// Fill has a float32 tensor written in parts, each into page-locked memory, while others are on their way to the device.
+func (e *Executor) Fill(id program.ID, fill func(dst []float32, from int)) error {
+	t := &e.layout.Tensors[id]
+	if t.DType != trace.Float32 {
+		return fmt.Errorf("fill %s: it is %s", t.Name, t.DType)
+	}
+	return e.on(func() error {
+		return e.stage.write(e.tensor(id), t.Len(), t.DType, func(dst []byte, from int) {
+			fill(unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)/4), from)
+		})
+	})
+}
+
 // SetInts writes the head of an int32 tensor.
 func (e *Executor) SetInts(id program.ID, src []int32) error {
 	t := &e.layout.Tensors[id]

@@ -109,7 +109,7 @@ func (r *run) initial() {
 	r.t.Helper()
 	for i, p := range r.step.Params {
 		buf := make([]float32, p.Len())
-		p.Initial(buf, i, 1)
+		p.Initial(buf, 0, i, 1)
 		r.must(r.SetFloats(p.Weight, buf))
 		if p.Master != program.None {
 			r.must(r.SetFloats(p.Master, buf))

@@ -41,7 +41,7 @@ func smallStep(t *testing.T, e *Executor, m gpt.Model, dtype trace.DType, micro 
 	buf := make([]float32, 0, 1<<16)
 	for i, p := range step.Params {
 		buf = buf[:p.Len()]
-		p.Initial(buf, i, 1)
+		p.Initial(buf, 0, i, 1)
 		r.must(e.SetFloats(p.Weight, buf))
 		if p.Master != program.None {
 			r.must(e.SetFloats(p.Master, buf))

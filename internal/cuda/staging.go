@@ -14,7 +14,7 @@ import (
 type staging struct {
 	drv    *driver
 	stream uintptr // of its copies
-	slots  [8]stageSlot
+	slots  [16]stageSlot
 	next   int
 }
 
@@ -81,20 +81,53 @@ func (s *stageSlot) bytes(n int) []byte {
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&s.memory))), n)
 }
 
-// write queues the copy of n elements to dst; fill writes the elements from `from` on in their dtype.
-func (s *staging) write(dst Pointer, n int, dtype trace.DType, fill func(buf []byte, from int)) error {
+// write queues the copy of n elements to dst; fill writes the elements from `from` on in their dtype, on a goroutine for each of
+// several buffers where there are several.
+func (s *staging) write(dst Pointer, n int, dtype trace.DType, fill func(buf []byte, from int)) (err error) {
 	size := int(dtype.Size())
-	for from := 0; from < n; from += stageBytes / size {
+	per := stageBytes / size
+	type flight struct {
+		slot   *stageSlot
+		from   int
+		bytes  int
+		filled chan struct{}
+	}
+	var queue []flight
+	send := func() error {
+		f := queue[0]
+		queue = queue[1:]
+		<-f.filled
+		if err := s.drv.toDevice(dst+Pointer(f.from*size), f.slot.memory, f.bytes, s.stream); err != nil {
+			return err
+		}
+		return s.drv.record(f.slot.event, s.stream)
+	}
+	defer func() {
+		for _, f := range queue { // after an error: nobody may write into a buffer that is given back
+			<-f.filled
+		}
+	}()
+	for from := 0; from < n; from += per {
+		if len(queue) == len(s.slots) {
+			if err := send(); err != nil {
+				return err
+			}
+		}
 		slot, err := s.take()
 		if err != nil {
 			return err
 		}
-		bytes := min(stageBytes, (n-from)*size)
-		fill(slot.bytes(bytes), from)
-		if err := s.drv.toDevice(dst+Pointer(from*size), slot.memory, bytes, s.stream); err != nil {
-			return err
+		f := flight{slot, from, min(stageBytes, (n-from)*size), make(chan struct{})}
+		work := func() { defer close(f.filled); fill(slot.bytes(f.bytes), from) }
+		if n <= per {
+			work()
+		} else {
+			go work()
 		}
-		if err := s.drv.record(slot.event, s.stream); err != nil {
+		queue = append(queue, f)
+	}
+	for len(queue) > 0 {
+		if err := send(); err != nil {
 			return err
 		}
 	}

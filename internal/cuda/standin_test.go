@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/snugml/snug/internal/cuda/cudatest"
@@ -60,7 +61,7 @@ func loadTensors(t *testing.T, e *Executor, dtypes []trace.DType, n int) []progr
 // Numbers come back as their dtype holds them, through more staging than the ring has at once.
 func TestTensorsRoundTrip(t *testing.T) {
 	e := standIn(t, Options{})
-	n := 3*stageBytes + 7
+	n := 5*stageBytes + 7
 	ids := loadTensors(t, e, append(testDTypes, trace.Int32), n)
 	src, ints := make([]float32, n), make([]int32, n)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -97,6 +98,40 @@ func TestTensorsRoundTrip(t *testing.T) {
 	}
 	if err := e.Floats(ids[0], got); err != nil || !math.IsNaN(float64(got[0])) {
 		t.Errorf("a poisoned tensor holds %g (%v), want NaN", got[0], err)
+	}
+}
+
+// A tensor is filled in parts that start at multiples of FillPart, more of them than there are buffers; only float32 can be.
+func TestFill(t *testing.T) { onBoth(t, fillsEveryPart) }
+
+func fillsEveryPart(t *testing.T, e *Executor) {
+	n := 5*stageBytes + 7
+	ids := loadTensors(t, e, []trace.DType{trace.Float32, trace.BFloat16}, n)
+	var crooked atomic.Int64
+	if err := e.Fill(ids[0], func(dst []float32, from int) {
+		if from%program.FillPart != 0 {
+			crooked.Store(int64(from))
+		}
+		for i := range dst {
+			dst[i] = float32(from + i)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]float32, n)
+	if err := e.Floats(ids[0], got); err != nil {
+		t.Fatal(err)
+	}
+	for i := range got {
+		if got[i] != float32(i) {
+			t.Fatalf("element %d of %d is %g", i, n, got[i])
+		}
+	}
+	if from := crooked.Load(); from != 0 {
+		t.Errorf("a part starts at %d", from)
+	}
+	if err := e.Fill(ids[1], func([]float32, int) {}); err == nil {
+		t.Error("a bfloat16 tensor was filled with float32")
 	}
 }
 

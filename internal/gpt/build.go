@@ -38,6 +38,7 @@ type Step struct {
 	Norm         program.ID // f32 (1), the gradient's norm before clipping
 
 	Init      int // section: zeroes the optimizer's state
+	Weights   int // section: writes the weights from the parameters' fp32 values; -1 where they are the same
 	Begin     int // section: zeroes LossSum, before an iteration
 	BeginEval int // section: zeroes LossSum
 	First     int // section: forward and backward of the first MicroBatch sequences of an iteration, which overwrites the gradients
@@ -66,6 +67,10 @@ func Build(m Model, s Shape, p Policy) (*Step, error) {
 	b.persistent()
 
 	b.Init = b.section("init", "eval", 0, b.init)
+	b.Weights = -1
+	if p.Weight != trace.Float32 {
+		b.Weights = b.section("weights", "eval", 0, b.weights)
+	}
 	b.BeginEval = b.section("begin_eval", "eval", 0, func() { b.zero("loss", b.LossSum) })
 	b.Eval, b.EvalRest = -1, -1
 	if p.EvalBatch > 0 {
@@ -148,6 +153,12 @@ func (b *builder) section(name, phase string, sequences int, fill func()) int {
 	fill()
 	b.Sections = append(b.Sections, program.Section{Name: name, Phase: phase, B: sequences, Ops: b.ops})
 	return len(b.Sections) - 1
+}
+
+func (b *builder) weights() {
+	for _, p := range b.Params {
+		b.op(program.Cast, p.Name, program.Attrs{}, b.Whole(p.Weight), b.Whole(p.Master))
+	}
 }
 
 func (b *builder) init() {

@@ -138,7 +138,7 @@ func TestExecutorIsBitEqual(t *testing.T) {
 		r := newRunner(t, s, o)
 		for i, p := range s.Params {
 			v := make([]float32, p.Len())
-			p.Initial(v, i, 1)
+			p.Initial(v, 0, i, 1)
 			r.do(r.exec.SetFloats(p.Weight, v))
 		}
 		for it := range 3 {
@@ -203,7 +203,7 @@ func BenchmarkStep(b *testing.B) {
 				r := newRunner(b, s, cpu.Options{BF16: bf16})
 				for i, p := range s.Params {
 					v := make([]float32, p.Len())
-					p.Initial(v, i, 1)
+					p.Initial(v, 0, i, 1)
 					r.do(r.exec.SetFloats(p.Weight, v))
 				}
 				x, y := tokens(rand.New(rand.NewPCG(1, 1)), m, batch)

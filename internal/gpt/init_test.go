@@ -2,16 +2,17 @@ package gpt
 
 import (
 	"math"
-	"runtime"
 	"slices"
 	"testing"
+
+	"github.com/snugml/snug/internal/program"
 )
 
 // A million values have the moments and the tails of a normal distribution.
 func TestInitialIsNormal(t *testing.T) {
 	const n, std = 1 << 20, 0.02
 	x := make([]float32, n)
-	Spec{Shape: []int{n}, Std: std}.Initial(x, 3, 1337)
+	Spec{Shape: []int{n}, Std: std}.Initial(x, 0, 3, 1337)
 	var moments [5]float64
 	beyond := map[float64]int{1: 0, 2: 0, 3: 0, 3.6: 0}
 	for _, v := range x {
@@ -39,16 +40,18 @@ func TestInitialIsNormal(t *testing.T) {
 	}
 }
 
-func TestInitialIsTheSameWhateverTheThreads(t *testing.T) {
+// Parts of a parameter are what drawing all of it gives, in any order; another parameter starts with other values.
+func TestInitialIsDrawnInParts(t *testing.T) {
 	a, b := make([]float32, 300_001), make([]float32, 300_001)
 	spec := Spec{Shape: []int{len(a)}, Std: 1}
-	spec.Initial(a, 1, 7)
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	spec.Initial(b, 1, 7)
-	if !slices.Equal(a, b) {
-		t.Error("one thread draws other values than many")
+	spec.Initial(a, 0, 1, 7)
+	for _, from := range []int{2 * program.FillPart, 4 * program.FillPart, 0, program.FillPart, 3 * program.FillPart} {
+		spec.Initial(b[from:min(from+program.FillPart, len(b))], from, 1, 7)
 	}
-	spec.Initial(b, 2, 7)
+	if !slices.Equal(a, b) {
+		t.Error("parts have other values than the whole")
+	}
+	spec.Initial(b, 0, 2, 7)
 	if slices.Equal(a, b) {
 		t.Error("two parameters start with the same values")
 	}
@@ -74,6 +77,6 @@ func BenchmarkInitial(b *testing.B) {
 	x := make([]float32, 1<<20)
 	b.SetBytes(4 << 20)
 	for range b.N {
-		Spec{Shape: []int{len(x)}, Std: 0.02}.Initial(x, 0, 1337)
+		Spec{Shape: []int{len(x)}, Std: 0.02}.Initial(x, 0, 0, 1337)
 	}
 }

@@ -233,6 +233,9 @@ type Step struct {
 // ErrNoMemory says that Load found less memory than it was to take.
 var ErrNoMemory = errors.New("not enough memory is free")
 
+// FillPart divides the place of every part of a Fill.
+const FillPart = 1 << 16
+
 // Executor runs programs. The arena is taken in Load and given back in Close; nothing else may be taken between,
 // so that the bytes planned are the bytes taken.
 type Executor interface {
@@ -248,6 +251,9 @@ type Executor interface {
 	// SetFloats and SetInts write a whole tensor or its head, converting to its dtype.
 	SetFloats(id ID, src []float32) error
 	SetInts(id ID, src []int32) error
+	// Fill writes a whole float32 tensor: fill, called from several goroutines at once, writes its elements from number
+	// from on, a multiple of FillPart, into dst.
+	Fill(id ID, fill func(dst []float32, from int)) error
 	// Floats reads a tensor's first len(dst) elements as float32, after all work queued before.
 	Floats(id ID, dst []float32) error
 	// Later queues a read of the first element of each of ids, float32 tensors, behind all work queued so far. dst holds

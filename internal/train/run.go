@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/snugml/snug/internal/checkpoint"
 	"github.com/snugml/snug/internal/config"
@@ -212,10 +211,13 @@ func (r *Run) replan() error {
 
 func (r *Run) fill() error {
 	if r.from == nil {
-		return r.initialise()
+		return Initialise(r.Exec, r.Step, uint64(r.Config.Seed))
 	}
 	defer func() { r.from.Close(); r.from = nil }()
-	return r.restore()
+	if err := r.restore(); err != nil {
+		return err
+	}
+	return setWeights(r.Exec, r.Step)
 }
 
 // viewer is an executor whose tensors can be read and written in place: host memory holds no second copy of any.
@@ -223,32 +225,22 @@ type viewer interface {
 	View(id program.ID) []float32
 }
 
-// initialise draws the parameters as nanoGPT does.
-func (r *Run) initialise() error {
-	var buf []float32
-	for i, p := range r.Step.Params {
-		if x, ok := r.Exec.(viewer); ok && p.Master == program.None {
-			p.Initial(x.View(p.Weight), i, uint64(r.Config.Seed))
-			continue
-		}
-		buf = slices.Grow(buf[:0], p.Len())[:p.Len()]
-		p.Initial(buf, i, uint64(r.Config.Seed))
-		if err := r.set(p, buf); err != nil {
-			return err
+// Initialise draws a step's parameters as nanoGPT does.
+func Initialise(x program.Executor, s *gpt.Step, seed uint64) error {
+	for i, p := range s.Params {
+		if err := x.Fill(p.Value(), func(dst []float32, from int) { p.Initial(dst, from, i, seed) }); err != nil {
+			return fmt.Errorf("draw %s: %w", p.Name, err)
 		}
 	}
-	return nil
+	return setWeights(x, s)
 }
 
-// set gives a parameter its value, in the weights' dtype and in fp32.
-func (r *Run) set(p gpt.Param, v []float32) error {
-	if err := r.Exec.SetFloats(p.Weight, v); err != nil {
-		return err
-	}
-	if p.Master == program.None {
+// setWeights gives the weights that products read the parameters' values.
+func setWeights(x program.Executor, s *gpt.Step) error {
+	if s.Weights < 0 {
 		return nil
 	}
-	return r.Exec.SetFloats(p.Master, v)
+	return x.Run(s.Weights, program.Step{})
 }
 
 // Close gives back what the run holds. The executor is its owner's.

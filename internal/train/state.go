@@ -93,17 +93,17 @@ func (r *Run) restore() error {
 		tensors []checkpoint.Tensor
 		set     func(p gpt.Param, v []float32) error
 	}
-	groups := []group{{s.Params, r.set}}
+	set := func(id func(gpt.Param) program.ID) func(gpt.Param, []float32) error {
+		return func(p gpt.Param, v []float32) error { return r.Exec.SetFloats(id(p), v) }
+	}
+	groups := []group{{s.Params, set(gpt.Param.Value)}}
 	if r.Config.InitFrom == "resume" {
 		if s.Optimizer == nil {
 			return fmt.Errorf("resume from %s: it has no optimizer state: use init_from=%s to start anew from its weights", s.Path, s.Path)
 		}
-		moment := func(id func(gpt.Param) program.ID) func(gpt.Param, []float32) error {
-			return func(p gpt.Param, v []float32) error { return r.Exec.SetFloats(id(p), v) }
-		}
 		groups = append(groups,
-			group{s.Optimizer.ExpAvg, moment(func(p gpt.Param) program.ID { return p.M })},
-			group{s.Optimizer.ExpAvgSq, moment(func(p gpt.Param) program.ID { return p.V })})
+			group{s.Optimizer.ExpAvg, set(func(p gpt.Param) program.ID { return p.M })},
+			group{s.Optimizer.ExpAvgSq, set(func(p gpt.Param) program.ID { return p.V })})
 	}
 	var buf []float32
 	for _, g := range groups {
