@@ -332,6 +332,7 @@ func doctorJSON(d *oom.Diagnosis, l i18n.Lang) any {
 	return struct {
 		Facts   oom.Facts      `json:"facts"`
 		Phase   oom.Phase      `json:"phase"`
+		Likely  bool           `json:"phase_guessed"` // by the words of the log; nothing in it shows the phase
 		Cause   oom.Cause      `json:"cause"`
 		Tensor  oom.Tensor     `json:"tensor"`
 		Config  map[string]any `json:"config"`
@@ -340,5 +341,5 @@ func doctorJSON(d *oom.Diagnosis, l i18n.Lang) any {
 		Budget  oom.Budget     `json:"budget"`
 		Unknown []string       `json:"unknown"`
 		Line    int64          `json:"line"` // where in the log the message stands
-	}{d.Failure.Facts, d.Phase, d.Cause(), d.Tensor, settings, causes, fixes, d.Budget, asks, d.Failure.Line}
+	}{d.Failure.Facts, d.Phase, d.Likely, d.Cause(), d.Tensor, settings, causes, fixes, d.Budget, asks, d.Failure.Line}
 }

@@ -374,7 +374,7 @@ func batchPerhaps(e *evidence) (int, i18n.Message) {
 	if e.Kind == Host {
 		return none()
 	}
-	weight := map[Phase]int{Forward: 60, Backward: 60, Eval: 55, Sample: 54, Optimizer: 40, Compile: 44, UnknownPhase: 46, Load: 12, Init: 14}[e.phase]
+	weight := map[Phase]int{Forward: 60, Backward: 60, Eval: 55, Sample: 54, Optimizer: 40, Compile: 44, UnknownPhase: 46, Data: 44, Save: 12, Load: 12, Init: 14}[e.phase]
 	if e.batch == 1 || e.static > 0 && !e.fails {
 		weight -= 30
 	}

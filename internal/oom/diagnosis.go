@@ -26,6 +26,7 @@ type Diagnosis struct {
 	Run       *Run
 	Phase     Phase
 	Step      bool      // all that is known of the phase is that it is a training step's
+	Likely    bool      // the phase is a guess by the log's words
 	Causes    []Finding // the likeliest first, never empty
 	Tensor    Tensor
 	Budget    Budget
@@ -47,6 +48,9 @@ func (d *Diagnosis) Where() i18n.Message {
 	if d.Step {
 		return i18n.M("phase.step")
 	}
+	if d.Likely {
+		return i18n.M("phase.likely", "phase", d.Phase.words())
+	}
 	return d.Phase.words()
 }
 
@@ -65,9 +69,13 @@ func Diagnose(c Case) *Diagnosis {
 	d := &Diagnosis{Failure: f, Others: len(c.Log.Failures) - 1, Run: &c.Log.Run, Budget: budget(f.Facts), Room: f.Facts.Room()}
 	seen := c.Log.sight()
 	d.Phase, d.Step = seen.phase(), seen == sight{purpose: Forward}
-	where := d.Phase
+	where, said := d.Phase, d.Phase
 	if d.Step {
 		where = UnknownPhase
+	}
+	if d.Phase == UnknownPhase { // the guess is told, and decides nothing
+		d.Phase = c.Log.guess()
+		d.Likely = d.Phase != UnknownPhase
 	}
 	if conf, err := torch.ParseAllocConf(d.Run.AllocConf); err == nil {
 		d.Alloc = conf
@@ -75,7 +83,7 @@ func Diagnose(c Case) *Diagnosis {
 	d.base = d.simulate(c)
 	s := d.base
 	d.Tensor = name(f, where, s, d.Run)
-	e := &evidence{Failure: f, run: d.Run, phase: c.Log.shown().phase(), told: d.Phase, budget: d.Budget, batch: batchSize(d.Run), limit: d.Room,
+	e := &evidence{Failure: f, run: d.Run, phase: c.Log.shown().phase(), told: said, budget: d.Budget, batch: batchSize(d.Run), limit: d.Room,
 		resuming: d.Run.Setting("init_from") == "resume" || c.Options.Resume}
 	if s != nil {
 		e.batch, e.static = c.Config.BatchSize, s.static()

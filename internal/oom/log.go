@@ -1,8 +1,11 @@
 package oom
 
 import (
+	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/snugml/snug/internal/oom/likely"
 )
 
 // Log is all that a Reader understood.
@@ -12,6 +15,7 @@ type Log struct {
 	Lines    int64
 	loose    []Traceback // calls that no message followed
 	engine   bool        // C++ calls of autograd's engine were printed
+	gist     *likely.Gist
 }
 
 // Phase is where the run failed. Each piece of evidence fills what the stronger ones before it leave open: the calls the
@@ -36,6 +40,9 @@ func (l *Log) sight() sight {
 	}
 	return s
 }
+
+// guess is the phase that the log's words are likeliest of, where nothing shows one.
+func (l *Log) guess() Phase { return cmp.Or(Phase(l.gist.Guess()), UnknownPhase) }
 
 // shown is what the log shows, the words of the one who reports it left out.
 func (l *Log) shown() sight {

@@ -69,6 +69,8 @@ const (
 	Backward     Phase = "backward"
 	Optimizer    Phase = "optimizer"
 	Compile      Phase = "compile"
+	Data         Phase = "data" // reading, preparing or moving a batch
+	Save         Phase = "save"
 	Sample       Phase = "sample"
 	UnknownPhase Phase = "unknown"
 )

@@ -19,14 +19,8 @@ type sight struct {
 // scripted is the purpose of a script that is named for training: it may be doing anything.
 const scripted Phase = "training"
 
-// saving is none of the phases that have a name, and no part of a step either.
-const saving Phase = "saving"
-
 // phase is one answer out of two. A training step that shows no more counts as its forward pass, which asks for most.
 func (s sight) phase() Phase {
-	if s.doing == saving {
-		return UnknownPhase
-	}
 	if (s.doing == Forward || s.doing == "") && s.purpose != scripted {
 		return cmp.Or(s.purpose, s.doing, UnknownPhase)
 	}
@@ -180,6 +174,8 @@ func (w *walk) source(code, next string) {
 		case phase != "":
 		case n.alone(kMove) && (subject.ends(kModel) || subject.has(kModel) && strings.HasPrefix(code, c.object[:max(len(c.object)-1, 0)]+" = ")):
 			phase = Init
+		case n.alone(kMove) && subject.any(parts) && !subject.has(kModel):
+			phase = Data
 		case n.alone(kModel), c.ownFunction():
 			phase = Forward
 		default:
@@ -216,7 +212,7 @@ func (w *walk) shows(n, subject ident) Phase {
 
 // enter is a Module.__call__: no optimizer makes one, so a closure of it does.
 func (w *walk) enter() {
-	if !w.firm && (w.doing == "" || w.doing == Init || w.doing == Optimizer) {
+	if !w.firm && (w.doing == "" || w.doing == Init || w.doing == Data || w.doing == Optimizer) {
 		w.doing = Forward
 	}
 	w.inside = true
@@ -236,9 +232,13 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 		if w.doing != Compile && w.doing != Load && w.doing != Backward {
 			w.doing = Optimizer
 		}
-	case saving:
+	case Save:
 		if !w.inside && w.doing != Compile {
-			w.doing, w.firm = saving, true
+			w.doing, w.firm = Save, true
+		}
+	case Data:
+		if !w.inside && (w.doing == "" || w.doing == Forward && function) {
+			w.doing, w.firm = Data, function
 		}
 	case Load:
 		if !w.inside && (w.doing == "" || w.doing == Init || w.doing == Forward) {

@@ -283,7 +283,7 @@ unknown | # train.py CUDA out of memory
 unknown | # CUDA out of memory, batch size 1
 sample | # chat with 13B model out of memory after several turns
 unknown | # out of memory when converting to onnx
-unknown | # OOM when saving the checkpoint
+save | # OOM when saving the checkpoint
 unknown | # Out of memory with dataset of 1M samples
 `) {
 		l, err := Read(strings.NewReader(title + "\n\nI get this:\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))

@@ -216,7 +216,7 @@ func named(title string, except kind) sight {
 		}
 		return sight{purpose: Eval}
 	case kSave:
-		return sight{doing: saving}
+		return sight{doing: Save}
 	}
 	if phase := doing(n, n); phase != "" && (phase != Init || n.has(kBuild)) && (phase != Forward || n.has(kForward)) && (phase != Load || n.has(kLoad) || strings.Contains(title, "_")) && !n.has(kTrain) {
 		return sight{doing: phase}

@@ -14,7 +14,7 @@ eval | It is the test phase that keeps increasing the memory.
 eval | Strangely it dies in the last evaluation, whereas training works with the same batch.
 backward | No error in the forward pass, it fails in the backward pass.
 forward | The checkpoint loads without problems, then the first forward pass fails.
-unknown | It runs out of memory when saving the last checkpoint.
+save | It runs out of memory when saving the last checkpoint.
 unknown | Memory is exhausted by model checkpointing under FSDP.
 compile | The conversion of the model to ONNX fails for lack of memory.
 compile | It crashes while exporting to TensorRT.
@@ -67,7 +67,7 @@ init |     self.mean = torch.from_numpy(mean).float().cuda()
 init | 1、File "train.py", line 82, in <module>#    model_func = model_func.cuda()
 init | File "/w/ui/app.py", line 72, in infer#    pipe.to(device)
 optimizer |     fp32_param.grad = fp16_param.grad.to(fp32_param.dtype)
-unknown | File "/w/fsdp.py", line 3, in save_ckpt#    state = model.state_dict()#File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 2, in state_dict#    hook(self, prefix, keep_vars)
+save | File "/w/fsdp.py", line 3, in save_ckpt#    state = model.state_dict()#File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 2, in state_dict#    hook(self, prefix, keep_vars)
 sample | $ python test_image.py --image one.jpg
 sample | python infer_finetuning.py
 sample | $ sh command/mesh_infer/baseline.sh

@@ -5,6 +5,8 @@ import (
 	"io"
 	"maps"
 	"slices"
+
+	"github.com/snugml/snug/internal/oom/likely"
 )
 
 // Limits that bound what a Reader keeps, whatever it is fed.
@@ -20,6 +22,7 @@ const (
 // Reader takes a run's output piece by piece, as it comes, and finds memory failures in it. It is an io.Writer.
 type Reader struct {
 	run      Run
+	gist     likely.Gist // all of it, in words
 	failures []*Failure
 	last     *pending // the newest message past maxFailures, not read yet
 	windows  int
@@ -81,6 +84,7 @@ func (r *Reader) Write(p []byte) (int, error) {
 	if r.utf16 != 0 {
 		p = r.narrow(p)
 	}
+	r.gist.Write(p)
 	for len(p) > 0 {
 		i := bytes.IndexByte(p, '\n')
 		part := p
@@ -199,13 +203,13 @@ func (r *Reader) Finish() *Log {
 		r.run.Progress.memory(string(r.lastMem))
 	}
 	if len(r.failures) == 0 && r.former != nil {
-		return &Log{Failures: r.former.failures, Run: r.former.run, Lines: r.lines}
+		return &Log{Failures: r.former.failures, Run: r.former.run, Lines: r.lines, gist: &r.gist}
 	}
 	r.run.Title = r.title
 	if len(r.failures) == 0 {
 		r.failures = r.announced()
 	}
-	l := &Log{Failures: r.failures, Run: r.run, Lines: r.lines, loose: r.loose(), engine: r.engine}
+	l := &Log{Failures: r.failures, Run: r.run, Lines: r.lines, loose: r.loose(), engine: r.engine, gist: &r.gist}
 	if f := l.Failure(); f != nil && len(f.Trace) == 0 {
 		if len(l.loose) > 0 {
 			f.Trace = l.loose[0] // error reports print the stack below the message

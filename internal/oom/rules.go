@@ -16,16 +16,19 @@ type place struct {
 // places are tried in order; a path matches where it holds the piece.
 var places = []place{
 	{"torch/nn/modules/module.py", "to cuda _apply convert float half bfloat16 double to_empty type xpu <lambda>", Init, 0},
-	{"torch/nn/modules/module.py", "state_dict _save_to_state_dict", saving, 0},
-	{"torch/distributed/fsdp/_state_dict_utils.py", "_pre_state_dict_hook _post_state_dict_hook _full_post_state_dict_hook _full_pre_state_dict_hook", saving, 0},
-	{"torch/distributed/checkpoint/state_dict_saver.py", "", saving, 0},
+	{"torch/nn/modules/module.py", "state_dict _save_to_state_dict", Save, 0},
+	{"torch/distributed/fsdp/_state_dict_utils.py", "_pre_state_dict_hook _post_state_dict_hook _full_post_state_dict_hook _full_pre_state_dict_hook", Save, 0},
+	{"torch/distributed/checkpoint/state_dict_saver.py", "", Save, 0},
+	{"torch/utils/data/", "", Data, 0},
+	{"-packages/datasets/", "", Data, 0},
+	{"torchvision/datasets/", "", Data, 0},
 	{"torch/onnx/", "", Compile, 0},
 	{"torch/jit/_trace.py", "", Compile, 0},
 	{"torch2trt/", "", Compile, 0},
 	{"torch/optim/lr_scheduler.py", "", "", 0},
 	{"torch/optim/swa_utils.py", "", "", 0},
 	{"torch/optim/", "", Optimizer, 0},
-	{"torch/serialization.py", "save _save _legacy_save", saving, 0},
+	{"torch/serialization.py", "save _save _legacy_save", Save, 0},
 	{"torch/serialization.py", "", Load, 0},
 	{"torch/_utils.py", "_rebuild_tensor _rebuild_tensor_v2 _rebuild_parameter", Load, 0},
 	{"safetensors/", "", Load, 0},
@@ -96,7 +99,8 @@ var doings = []sign{
 	{phase: Compile, all: kCompile, with: kCompiler | kTorch, not: kWrapper},
 	{phase: Compile, all: kTune, with: kCompiler},
 	{phase: Compile, all: kExport, with: kTarget},
-	{phase: saving, all: kSave, with: kFile | kModel | kOptim | kTorch, not: kLoad | kTrain | kEval | kData | kDataset},
+	{phase: Save, all: kSave, with: kFile | kModel | kOptim | kTorch, not: kLoad | kTrain | kEval | kData | kDataset},
+	{phase: Save, all: kSave | kFile, not: kLoad},
 	{phase: Load, all: kLoad, with: kFile | kModel | kOptim | kTorch, not: kData | kDataset},
 	{phase: Load, all: kRestore, with: kFile | kModel | kOptim | kTorch, not: kData | kDataset},
 	{phase: Load, all: kFrom | kFile},
@@ -121,6 +125,9 @@ var doings = []sign{
 
 // doing is the phase that an identifier shows.
 func doing(n, subject ident) Phase {
+	if n.feeding() {
+		return Data
+	}
 	for _, r := range doings {
 		if n.kind&r.all == r.all && n.kind&r.not == 0 && (r.with == 0 || (n.kind|subject.kind)&r.with != 0) && (!r.alone || n.alone(r.all)) {
 			return r.phase

@@ -85,7 +85,7 @@ var vocabulary = map[kind]string{
 	kExport:   "export convert conversion trace tracing export*",
 	kTarget:   "onnx tensorrt trt torchscript coreml tflite openvino jit ncnn",
 	kOne:      "image img video picture photo audio webcam single demo example wav",
-	kSave:     "save saved saving dump",
+	kSave:     "save saved saving dump write",
 	kCompiler: "inductor dynamo triton xla compiler functorch jax autotuner aot",
 	kRun:      "run start call main advance execute iter loop __call__ do",
 	kData:     "dataloader loader collate sampler getitem fetch worker extension action",
@@ -104,6 +104,13 @@ var vocabulary = map[kind]string{
 		"tile outer cross dot kron prod std var log cos sin abs minimum maximum meshgrid bincount scan shift",
 	kThing: "acc accuracy pred out output logit data loader dataloader dataset batch set label input img image target gt score feature feat text iter emb ids",
 }
+
+// What feeds a model, in words that are no kind: they say what is done only together with others, see feeding.
+var (
+	feeders = strings.Fields("getitem collate collator prefetcher")
+	stores  = strings.Fields("dataset data corpus csv parquet")
+	parts   = strings.Fields("batch input image img sample target label data mask token ids video audio frame")
+)
 
 // nouns are words that a stem would take for something they are not.
 const nouns = "compiled trainer trained trainable generator detector validity inferred"
@@ -179,6 +186,18 @@ func (n ident) alone(k kind) bool {
 		}
 	}
 	return n.kind&k != 0
+}
+
+// any reports that one of the words is among these, in the singular or plural.
+func (n ident) any(words []string) bool {
+	return slices.ContainsFunc(n.words, func(w string) bool {
+		return slices.Contains(words, strings.TrimSuffix(w, "s")) || slices.Contains(words, w)
+	})
+}
+
+// feeding reports an identifier that reads or makes what a model is fed with.
+func (n ident) feeding() bool {
+	return n.any(feeders) || n.any(stores) && n.has(kLoad|kMake|kBuild) && !n.has(kModel|kFile|kForward|kLoss|kStep)
 }
 
 // first is the kind of the first word that is of one in k.
