@@ -168,7 +168,7 @@ func (w *walk) source(code, next string) {
 		phase := w.shows(n, subject)
 		switch {
 		case c.touchesCard(),
-			c.constructs() && phase != Load && n.has(kModel|kLayer|kForward),
+			c.constructs() && phase != Load && n.has(kModel|kLayer|kForward|kOptim),
 			n.alone(kMove) && constructs(c.object):
 			phase, n = Init, ident{kind: kBuild}
 		case phase != "":

@@ -32,16 +32,18 @@ var (
 	failsExpr = lazy(`(?i)` + spoken + `|\b(?:crash|fail|error|exception|abort|die|dying|exit|freez|stuck|problem|issue|trouble|stop|happen|occur|aris|appear|thr[oe]w|rais|leak|kill|blow|break|broke)\w{0,4}\b|\b(?:comes|come|came|shows|goes|went) up\b|` +
 		`\bmemory\b[^.\n]{0,40}\b(?:grow|increas|jump|spik|climb|ris|rose|explo|run|ran|leak|full|fill|exhaust|exceed|enough)\w*|\b(?:increas|rais)\w+ [^.\n]{0,20}\bmemory\b|报错|错误|崩|杀|溢出|不够|不足|爆|满|エラー|落ち|fehler|abst[uü]rz`)
 	// wellExpr is a clause that says what goes well, or where the failure is not.
-	wellExpr = lazy(`(?i)\b(?:fine|ok|okay|works?|worked|working|normal|normally|success\w*|perfect\w*|smooth\w*|well|no (?:\w+ )?(?:problems?|issues?|errors?|trouble|oom)|without (?:\w+ )?(?:problems?|issues?|errors?|trouble|oom|crash\w*))\b|` +
+	wellExpr = lazy(`(?i)\b(?:fine|ok|okay|works?|worked|working|normal|normally|success\w*|perfect\w*|smooth\w*|well|possible|no (?:\w+ )?(?:problems?|issues?|errors?|trouble|oom)|without (?:\w+ )?(?:problems?|issues?|errors?|trouble|oom|crash\w*))\b|` +
 		`(?:\bnot|n't|\bnever) (?:\w+ ){0,2}(?:happen|occur|fail|crash|error|oom|problem|issue|the case|see)|正常|没问题|没有问题|成功|可以跑|問題な`)
 	// notExpr turns what goes well around.
 	notExpr = lazy(`(?i)(?:\bnot|n't|\bnever|\bno longer|\bcannot) (?:\w+ ){0,2}(?:fine|ok|okay|work\w*|success\w*|well)\b`)
 	// whenExpr are the words that a clause names a time or a place after.
 	whenExpr = lazy(`(?i)\b(?:during|when(?:ever)?|while|in(?:side)?|on(?:ce)?|at|upon|for|doing|running|with|calling|trying to|tries to|attempt(?:ing|s) to|until|by|starts?|begins?|reach(?:es|ed|ing))\b`)
+	// firstExpr is a clause's first word.
+	firstExpr = lazy(`^\W*\w+`)
 	// phraseExpr is what follows them, as far as it belongs there.
 	phraseExpr = lazy(`^(?:[^\w.\n]+[\w.]+){1,5}`)
 	// duringExpr is training under way; when training, or starting it, fails may be before its first step.
-	duringExpr = lazy(`(?i)\b(?:during|while|in the (?:middle|process) of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?train(?:ing|s|ed)?(?:\s|[,;:!?)]|$)|\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b|\bin training(?:[\s,;:!?)]*$|\s+(?:loop|step|process|phase|stage)\b)|\b(?:starting|during|in|at|within)(?: the| an?| first| second| third| last| random| middle of)* (?:\w+ )?epoch\b|训练(?:时|的时候|过程|中|到)|学習中`)
+	duringExpr = lazy(`(?i)\b(?:during|while|in the (?:middle|process) of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?tra(?:in|n)(?:n?ing|s|ed)?(?:\s|[,;:!?)]|$)|\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:~ ?)?(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b|\bin training(?:[\s,;:!?)]*$|\s+(?:loop|step|process|phase|stage)\b)|\b(?:starting|during|in|at|within)(?: the| an?| first| second| third| last| random| middle of)* (?:\w+ )?epoch\b|训练(?:时|的时候|过程|中|到)|学習中`)
 	// endsExpr ends a sentence, and joinsExpr a clause of it.
 	endsExpr  = lazy(`[.!?;]+(?:\s+|$)|\n|[。！？；]`)
 	joinsExpr = lazy(`(?i)[,():]+(?:\s+|$)|[，、（）：]+|\s(?:but|however|yet|although|though|whereas|and then|then|-+|–|—|->|=>)\s|但是?|然后|而`)
@@ -69,7 +71,7 @@ func told(text string) heard {
 // frameExpr is a call's line, and pathExpr a file's place: their words are not people's.
 var (
 	frameExpr = lazy(`\bline \d+, in |\.py:\d+`)
-	pathExpr  = lazy(`\S+/\S+/\S+|\S+\.cc\b\S*|https?:\S+`)
+	pathExpr  = lazy(`https?:[!-~]+|[!-~]+/[!-~]+/[!-~]+|[!-~]+\.cc\b[!-~]*`)
 )
 
 // sentenceSays reads one sentence that tells of the failure.
@@ -95,6 +97,11 @@ func sentenceSays(sentence string) heard {
 					weight = 3
 				}
 				best = best.plainer(heard{s, weight})
+			}
+		}
+		if at := firstExpr().FindString(clause); fails == nil && at != "" && read(at).has(kEval|kSample|kLoad|kExport) { // "(inference on images)"
+			if s := named(clause, kServe); s != (sight{}) {
+				best = best.plainer(heard{s, 2})
 			}
 		}
 		if fails != nil { // "validation runs out of memory": what fails stands before it
@@ -186,13 +193,13 @@ func speaks(text string) bool {
 }
 
 var failing = []string{"memory", "memmory", "oom", "crash", "kill", "error", "fail", "happen", "occur", "die", "stop", "exception", "problem", "issue", "vram", "leak", "thrown", "raise", "appear", "arise", "exit", "stuck",
-	"显存", "内存", "报错", "メモリ", "speicher", "मेमोरी"}
+	"显存", "内存", "报错", "错误", "溢出", "エラー", "メモリ", "speicher", "मेमोरी"}
 
 // startExpr is a program that does not come up.
 var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start|launch|boot)|\bstart-?up\b|\b(?:starting|launching) (?:the |up )?(?:\w+ )?(?:server|service|engine|api|webui|container)`)
 
 // idleExpr are words of a title that name nothing done: a setup that somebody has, an error that something generates.
-var idleExpr = lazy(`(?i)\bsetup\b|\bresum\w* (?:the )?(?:train|fine)\w*|\bgenerat(?:es?|ed|ing) (?:an? |the )?(?:\w+ ){0,2}(?:error|oom\b|out of memory)`)
+var idleExpr = lazy(`(?i)\bsetup\b|\btrain\w*/(?:test|eval|valid|infer)\w*|\bresum\w* (?:the )?(?:train|fine)\w*|\bgenerat(?:es?|ed|ing) (?:an? |the )?(?:\w+ ){0,2}(?:error|oom\b|out of memory)`)
 
 // titled is the phase that the words of a title name: a program that is named for serving does not.
 func titled(title string) sight { return named(title, kServe) }

@@ -115,6 +115,7 @@ var doings = []sign{
 	{phase: Load, all: kLoad, not: kData | kDataset | kTrain | kEval | kSample},
 	{phase: Init, all: kBuild, not: kData | kDataset | kForward | kLoss},
 	{phase: Init, all: kMake | kModel, not: kData | kDataset | kForward | kLoss},
+	{phase: Init, all: kMake | kOptim, not: kData | kDataset | kLoad | kStep},
 	{phase: Init, all: kMake | kFile, not: kData | kDataset | kLoad},
 	{phase: Init, all: kMake | kLayer, not: kData | kDataset | kForward | kLoss},
 	{phase: Init, all: kMake, with: kModel, alone: true},

@@ -34,7 +34,7 @@ func tell(get func(*Told) *bool) func(*Run, []string) {
 }
 
 const (
-	growthExpr   = `(?i)(?:memory|vram|ram)\b[^.\n]{0,60}(?:\b(?:keeps?|kept)(?: on)? (?:increas|grow|ris|climb)|\b(?:grow(?:s|ed|ing)?|increas(?:es|ed|ing)|ris(?:es|ing)|climb(?:s|ed|ing)?|creeps?|accumulat\w+)\b[^.\n]{0,20}\b(?:slowly|steadily|gradually|every|each|over|until|during|with|batch|epoch|iterations?|steps?|time)\b)|memory[^.\n]{0,60}\bsteady increase`
+	growthExpr   = `(?i)(?:memory|vram|ram)\b[^.\n]{0,60}(?:\b(?:keeps?|kept)(?: on)? (?:increas|grow|ris|climb|accumulat|going up)|\b(?:is|are|was) (?:getting|becoming) (?:bigger|larger|higher)|\b(?:grow(?:s|ed|ing)?|increas(?:es|ed|ing)|ris(?:es|ing)|climb(?:s|ed|ing)?|creeps?|accumulat\w+)\b[^.\n]{0,20}\b(?:slowly|steadily|gradually|every|each|over|until|during|with|batch|epoch|iterations?|steps?|time)\b)|memory[^.\n]{0,60}\bsteady increase`
 	evalTalkExpr = `(?i)(?:memory|oom|error|crash\w*|fails?)\b[^\n]{0,80}\b(?:during|in|on|at|when|while|for)(?: the| doing| running| i run)* (?:evaluat|validat)|\b(?:during|in|when|while)(?: the| doing| running| i run)* (?:evaluat|validat)[^\n]{0,80}(?:memory|oom|error|crash)`
 )
 

@@ -58,9 +58,9 @@ const (
 
 // vocabulary is the one table of words. A word stands for its plural too; what ends in "*" is the beginning of a word.
 var vocabulary = map[kind]string{
-	kTrain:    "train training fit finetune finetuning tune pretrain pretraining learn retrain train* retrain* finetun* pretraining*",
+	kTrain:    "train training traning trainning fit finetune finetuning tune pretrain pretraining learn retrain train* retrain* finetun* pretraining*",
 	kEval:     "eval val dev valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl benchmarking eval* validat* test*",
-	kSample:   "generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation generat* infer* predict* transcri* synthes* denois* ksampler",
+	kSample:   "inferece infernce generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation generat* infer* predict* transcri* synthes* denois* ksampler",
 	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize recognize ocr align diarize diarization separate summarize simulate",
 	kEpoch:    "epoch",
 	kForward:  "forward",
@@ -77,7 +77,7 @@ var vocabulary = map[kind]string{
 	kModel:    "model net network module unet vae encoder decoder transformer generator discriminator llm engine backbone ddp fsdp deepspeed megatron embedder critic actor policy teacher student gan detector accelerator pipe pipeline",
 	kLayer:    "model net network module unet vae encoder decoder transformer backbone layer block attention embedding resnet modeling parallel",
 	kBuild:    "init initialize initializ* initialis* build setup construct wrap",
-	kMake:     "create make prepare place dispatch define instantiate new",
+	kMake:     "create make prepare place dispatch define instantiate new configure",
 	kWarm:     "profile dummy warmup capture capturing",
 	kMove:     "to cuda half float bfloat16 double apply convert xpu npu type",
 	kCompile:  "compile compiler codegen autotune autotun* compil*",
