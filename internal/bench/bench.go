@@ -26,7 +26,9 @@ type Result struct {
 	Eval     time.Duration   // a pass of an evaluation
 	Graphs   int             // sections that the driver replays
 	Ops      []Op            // one iteration's ops, grouped, the longest first; empty where not asked for
-	First    time.Duration   // from loading to the end of the first iteration
+	Load     time.Duration   // taking the memory, and finding the products' algorithms
+	Weights  time.Duration   // drawing the parameters
+	First    time.Duration   // the first iteration
 	Process  units.Bytes     // what the driver charges the process; 0 where it does not tell
 	Arena    units.Bytes
 	OpsTotal float64 // ms of all ops together
@@ -58,13 +60,15 @@ func Run(e *cuda.Executor, step *gpt.Step, layout *program.Layout, iters int, op
 	if err := e.Load(layout); err != nil {
 		return nil, err
 	}
-	r := &Result{Tokens: step.Shape.Batch * step.Model.BlockSize, Arena: e.Taken()}
+	r := &Result{Tokens: step.Shape.Batch * step.Model.BlockSize, Arena: e.Taken(), Load: time.Since(start)}
+	start = time.Now()
 	if err := train.Initialise(e, step, 1337); err != nil {
 		return nil, err
 	}
-	if err := e.Run(step.Init, program.Step{}); err != nil {
+	if err := errors.Join(e.Run(step.Init, program.Step{}), e.Synchronize()); err != nil {
 		return nil, err
 	}
+	r.Weights, start = time.Since(start), time.Now()
 	b := &batches{e: e, step: step, rng: rand.New(rand.NewPCG(1, 2))}
 	if err := b.iterations(r, start, iters+warm); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -72,7 +73,7 @@ type benchReport struct {
 	Batch      int         `json:"effective_batch"`
 	TokensPS   float64     `json:"tokens_per_s"`
 	IterMs     float64     `json:"iter_ms"`
-	FirstMs    float64     `json:"first_ms"`
+	Start      []startPart `json:"start"`
 	QueueMs    float64     `json:"queue_ms"`
 	EvalMs     float64     `json:"eval_pass_ms"`
 	Graphs     int         `json:"graphs"`
@@ -83,27 +84,50 @@ type benchReport struct {
 	Products   float64     `json:"products_ms"`
 }
 
+// startPart is a part of what passes from the command to the end of the first iteration.
+type startPart struct {
+	Name string  `json:"name"`
+	Ms   float64 `json:"ms"`
+}
+
+// started names the parts of a start: opening the device, its costs, the plan, and what bench.Run timed.
+func started(parts [3]time.Duration, r *bench.Result) (list []startPart) {
+	names := []string{"device", "costs", "plan", "memory and algorithms", "weights", "first iteration"}
+	for i, d := range append(parts[:], r.Load, r.Weights, r.First) {
+		list = append(list, startPart{names[i], float64(d.Microseconds()) / 1e3})
+	}
+	return list
+}
+
 func runBench(io *term.IO, o benchOptions) error {
 	c := &o.config
 	kind, number, _ := strings.Cut(c.Device, ":")
 	if kind != "cuda" {
 		return usageError(fmt.Errorf("device %q: bench times a GPU: use cuda or cuda:1", c.Device))
 	}
+	var parts [3]time.Duration
+	began := time.Now()
+	lap := func(i int) { parts[i], began = time.Since(began), time.Now() }
 	d, e, err := openCUDA(c, number, o.cuda)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
+	lap(0)
 	m := gpt.Model(c.Model())
-	step, layout, err := train.Choose(m, c, d.DTypes, d.CostsOf(m), e.Scratch, d.Limit)
+	costs := d.CostsOf(m)
+	lap(1)
+	step, layout, err := train.Choose(m, c, d.DTypes, costs, e.Scratch, d.Limit)
 	if err != nil {
 		return trainError(err)
 	}
+	lap(2)
 	r, err := bench.Run(e, step, layout, o.iters, o.ops)
 	if err != nil {
 		return err
 	}
 	report := newBenchReport(e, c, step, layout, r)
+	report.Start = started(parts, r)
 	if o.json {
 		return writeJSON(io.Out, report)
 	}
@@ -113,7 +137,7 @@ func runBench(io *term.IO, o benchOptions) error {
 func newBenchReport(e *cuda.Executor, c *config.Config, s *gpt.Step, l *program.Layout, r *bench.Result) *benchReport {
 	return &benchReport{Device: e.Name, Driver: e.Driver, Blas: e.Blas, Limit: c.Vram, Process: r.Process, Arena: l.Size,
 		MicroBatch: s.Policy.MicroBatch, LossChunk: s.Policy.LossChunk, Recompute: levels(s.Policy.Recompute), Gradient: string(s.Policy.Gradient), Batch: s.Shape.Batch,
-		TokensPS: r.TokensPS(), IterMs: float64(r.Median().Microseconds()) / 1e3, FirstMs: float64(r.First.Microseconds()) / 1e3, QueueMs: float64(r.Queue.Microseconds()) / 1e3,
+		TokensPS: r.TokensPS(), IterMs: float64(r.Median().Microseconds()) / 1e3, QueueMs: float64(r.Queue.Microseconds()) / 1e3,
 		EvalMs: float64(r.Eval.Microseconds()) / 1e3, Graphs: r.Graphs,
 		TFlops: r.TokensPS() * s.Model.FlopsPerToken() / 1e12, Loss: r.Loss, Ops: r.Ops, OpsTotal: r.OpsTotal, Products: r.Products}
 }
@@ -139,9 +163,14 @@ func (r *benchReport) print(out *term.Stream) error {
 	fmt.Fprintf(out, "%s, CUDA %d.%d, %s\n", r.Device, r.Driver/1000, r.Driver%1000/10, r.Blas)
 	fmt.Fprintf(out, "micro-batch %d of %d, loss chunk %d tokens, recompute %s, gradients %s\n", r.MicroBatch, r.Batch, r.LossChunk, r.Recompute, r.Gradient)
 	fmt.Fprintf(out, "arena %v, process %v, limit %v\n", r.Arena, r.Process, r.Limit)
-	fmt.Fprintf(out, "%.0f tokens/s, %.2f ms an iteration (queued in %.1f ms), %.0f TFLOP/s; first iteration done after %.1f s; loss %.4f\n",
-		r.TokensPS, r.IterMs, r.QueueMs, r.TFlops, r.FirstMs/1e3, r.Loss)
+	fmt.Fprintf(out, "%.0f tokens/s, %.2f ms an iteration (queued in %.1f ms), %.0f TFLOP/s; loss %.4f\n",
+		r.TokensPS, r.IterMs, r.QueueMs, r.TFlops, r.Loss)
 	fmt.Fprintf(out, "%.2f ms a pass of an evaluation; %d sections as graphs\n", r.EvalMs, r.Graphs)
+	text, all := "", 0.0
+	for _, p := range r.Start {
+		text, all = text+fmt.Sprintf(", %s %.2f s", p.Name, p.Ms/1e3), all+p.Ms
+	}
+	fmt.Fprintf(out, "start: %.2f s%s\n", all/1e3, text)
 	if len(r.Ops) == 0 {
 		return nil
 	}

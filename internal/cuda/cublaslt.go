@@ -287,7 +287,7 @@ func (d *Device) plan(p product, A, B, D, bias, workspace Pointer, space units.B
 	}
 	fastest, last := math.Inf(1), errors.New("the library knows none")
 	for _, algo := range algos {
-		ms, err := d.measure(3, func() error { return run(algo) })
+		ms, err := d.measure(3, 1.2*fastest, func() error { return run(algo) })
 		if err != nil {
 			last = err
 		} else if ms < fastest {
@@ -302,8 +302,9 @@ func (d *Device) plan(p product, A, B, D, bias, workspace Pointer, space units.B
 	return pl, nil
 }
 
-// measure is the median milliseconds of f on the device, after one run to warm up.
-func (d *Device) measure(times int, f func() error) (float64, error) {
+// measure is the median milliseconds of f on the device, after one run to warm up; the first one's where that takes longer than
+// hopeless.
+func (d *Device) measure(times int, hopeless float64, f func() error) (float64, error) {
 	if err := f(); err != nil {
 		return 0, err
 	}
@@ -333,6 +334,9 @@ func (d *Device) measure(times int, f func() error) (float64, error) {
 		}
 		if all[i], err = d.drv.elapsed(start, end); err != nil {
 			return 0, err
+		}
+		if i == 0 && all[0] > hopeless {
+			return all[0], nil
 		}
 	}
 	sort.Float64s(all)

@@ -380,6 +380,22 @@ func TestAlgorithmsAreRemembered(t *testing.T) {
 	}
 }
 
+// A hasty load times nothing and remembers nothing; the next one that is not finds the algorithms anew.
+func TestHastyRemembersNothing(t *testing.T) {
+	e := standIn(t, Options{Cache: t.TempDir()})
+	c := matmulCases(program.Attrs{B: 1, T: 16, N: 16, C: 16, OC: 32})[1]
+	vals := c.inputs(rand.New(rand.NewPCG(1, 1)), trace.BFloat16)
+	p := product{m: 32, n: 16, k: 16, transA: true, in: trace.BFloat16, out: trace.BFloat16, align: 16}
+	for _, hasty := range []bool{true, false, true} {
+		e.Hasty(hasty)
+		known := e.blas.memory.find(p) != nil
+		runCase(t, e, &c, trace.BFloat16, vals)
+		if got := e.blas.memory.find(p) != nil; got != (known || !hasty) {
+			t.Errorf("hasty %v: the algorithm is remembered: %v, before: %v", hasty, got, known)
+		}
+	}
+}
+
 // What a plan counts without the device is what the device asks for.
 func TestScratchWithoutDevice(t *testing.T) {
 	op := &program.Op{Code: program.MatmulBackwardWeight, Attrs: program.Attrs{N: 16384, C: 768, OC: 768}}
