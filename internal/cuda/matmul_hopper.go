@@ -15,23 +15,28 @@ const (
 	hopperSlot    = hopperTile * hopperTile * 4                 // bytes of a tile's partial sums
 )
 
-// hopperSplit shares a product's tiles out among clusters: those before `whole` are made one by one, the others' sums over K
-// are cut so that every cluster has the same work. That pays where the last round of tiles would be nearly empty.
-func hopperSplit(M, N, K, clusters int) (whole, tiles int) {
-	const price = 30 // steps of K that it takes to write and to add partial sums
-	tiles = ceil(M, hopperTile) * ceil(N, hopperTile)
-	steps := ceil(K, hopperStep)
-	cut := max(0, tiles/clusters-1) * clusters
-	if cut/clusters*steps+ceil((tiles-cut)*steps, clusters)+price < ceil(tiles, clusters)*steps {
-		return cut, tiles
-	}
-	return tiles, tiles
+// hopperWork is how a product's tiles are shared out among clusters: Schedule of matmul_hopper.cuh.
+type hopperWork struct {
+	tiles, whole  int // whole: how many are made one by one
+	parts, length int // how many clusters make `length` steps of K each of every other tile; the clusters left make its end
 }
 
-// hopperScratch is the room for a product's partial sums: two slots a cluster.
+// hopperSplit cuts the sums over K of the last round of tiles where that round would leave most of the card idle.
+func hopperSplit(M, N, K, clusters int) hopperWork {
+	const price = 30 // steps of K that it takes to write and to add partial sums
+	tiles, steps := ceil(M, hopperTile)*ceil(N, hopperTile), ceil(K, hopperStep)
+	cut := tiles % clusters
+	length := ceil(cut*steps, clusters)
+	if cut == 0 || length+price >= steps {
+		return hopperWork{tiles: tiles, whole: tiles}
+	}
+	return hopperWork{tiles: tiles, whole: tiles - cut, parts: min(clusters/cut, steps/length), length: length}
+}
+
+// hopperScratch is the room for the partial sums: a slot for each cluster, and one for each cut tile.
 func hopperScratch(M, N, K, clusters int) units.Bytes {
-	if whole, tiles := hopperSplit(M, N, K, clusters); whole < tiles {
-		return units.Bytes(2 * clusters * hopperSlot)
+	if w := hopperSplit(M, N, K, clusters); w.whole < w.tiles {
+		return units.Bytes((clusters + w.tiles - w.whole) * hopperSlot)
 	}
 	return 0
 }
@@ -44,12 +49,13 @@ func (d *Device) onHopper(m *matmul) bool {
 // ownHopper multiplies 16-bit operands with matmul_hopper.cuh.
 func (e *Executor) ownHopper(m *matmul) error {
 	clusters := min(e.Multiprocessors, hopperCard) / 2
-	whole, tiles := hopperSplit(m.M, m.N, m.K, clusters)
+	w := hopperSplit(m.M, m.N, m.K, clusters)
 	if m.space < hopperScratch(m.M, m.N, m.K, clusters) {
-		whole = tiles
+		w = hopperWork{tiles: w.tiles, whole: w.tiles}
 	}
-	if whole == tiles {
-		clusters = min(clusters, tiles)
+	cut := w.tiles - w.whole
+	if cut == 0 {
+		clusters = min(clusters, w.tiles)
 	}
 	// An operand whose rows hold K is copied 128 rows at a time, one whose columns do 64: a box is 64 elements wide.
 	a, b := matrix{m.a, m.in, m.M, m.K, 128}, matrix{m.b, m.in, m.N, m.K, 128}
@@ -60,11 +66,11 @@ func (e *Executor) ownHopper(m *matmul) error {
 		b = matrix{m.b, m.in, m.K, m.N, hopperStep}
 	}
 	maps := []matrix{a, b, {m.d, m.out, m.M, m.N, 16}}
-	if whole < tiles {
-		maps = append(maps, matrix{m.workspace, trace.Float32, 2 * clusters * hopperTile, hopperTile, 16})
+	if cut > 0 {
+		maps = append(maps, matrix{m.workspace, trace.Float32, (clusters + cut) * hopperTile, hopperTile, 16})
 	}
-	job := []uint64{uint64(m.bias), uint64(m.d), uint64(m.M) | uint64(m.N)<<32, uint64(m.K) | uint64(whole)<<32,
-		uint64(flag(m.accumulate)) | uint64(clusters)<<32}
+	job := []uint64{uint64(m.bias), uint64(m.d), uint64(m.M) | uint64(m.N)<<32, uint64(m.K) | uint64(w.whole)<<32,
+		uint64(flag(m.accumulate)) | uint64(clusters)<<32, uint64(w.parts) | uint64(w.length)<<32}
 	args := e.with().add(job...)
 	for _, x := range maps {
 		t, err := e.tensorMap(x)
@@ -73,16 +79,16 @@ func (e *Executor) ownHopper(m *matmul) error {
 		}
 		args.add(t[:]...)
 	}
-	if whole == tiles {
+	if cut == 0 {
 		args.add(make([]uint64, len(tensorMap{}))...) // no partial sums
 	}
 	unit, sum := "matmul."+elements[m.in].suffix, ""
 	if m.out == trace.Float32 {
 		sum = "_sum"
 	}
-	if err := e.launch(unit, "matmul_"+m.layout+"_hopper"+sum, dim{x: 2 * clusters}, hopperThreads, hopperShared); err != nil || whole == tiles {
+	if err := e.launch(unit, "matmul_"+m.layout+"_hopper"+sum, dim{x: 2 * clusters}, hopperThreads, hopperShared); err != nil || cut == 0 {
 		return err
 	}
 	e.with().add(job...).ptr(m.workspace)
-	return e.launch(unit, "matmul_hopper_reduce"+sum, dim{x: (tiles - whole) * 16}, 256, 0)
+	return e.launch(unit, "matmul_hopper_reduce"+sum, dim{x: cut * 16}, 256, 0)
 }

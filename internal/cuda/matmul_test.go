@@ -111,18 +111,30 @@ func TestProductsAgainstLibrary(t *testing.T) {
 // A product's sums over K are cut where tiles alone would leave a last round nearly empty, and only there.
 func TestHopperSplit(t *testing.T) {
 	for _, c := range []struct {
-		name                  string
-		M, N, K, whole, tiles int
+		name    string
+		M, N, K int
+		want    hopperWork
 	}{
-		{"17.5 rounds", 32768, 2304, 768, 1152, 1152},
-		{"1.5 long rounds", 8192, 768, 50304, 0, 96},
-		{"2.6 long rounds", 11000, 1000, 8200, 66, 172},
-		{"few tiles, long sums", 768, 768, 32768, 0, 9},
-		{"few tiles, short sums", 768, 768, 768, 9, 9},
-		{"one tile", 8, 8, 8, 1, 1},
+		{"17.5 rounds", 32768, 2304, 768, hopperWork{1152, 1152, 0, 0}},
+		{"1.5 long rounds", 8192, 768, 50304, hopperWork{96, 66, 2, 358}},
+		{"2.6 long rounds", 11000, 1000, 8200, hopperWork{172, 132, 1, 79}},
+		{"few tiles, long sums", 768, 768, 32768, hopperWork{9, 0, 7, 70}},
+		{"few tiles, short sums", 768, 768, 768, hopperWork{9, 9, 0, 0}},
+		{"as many tiles as clusters", 11 * 256, 6 * 256, 50304, hopperWork{66, 66, 0, 0}},
+		{"one tile", 8, 8, 8, hopperWork{1, 1, 0, 0}},
 	} {
-		if whole, tiles := hopperSplit(c.M, c.N, c.K, hopperCard/2); whole != c.whole || tiles != c.tiles {
-			t.Errorf("%s: %d whole of %d tiles, want %d of %d", c.name, whole, tiles, c.whole, c.tiles)
+		if got := hopperSplit(c.M, c.N, c.K, hopperCard/2); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+	// Whatever is cut, no cluster has more than `length` steps of it, and no part is empty.
+	for tiles := 1; tiles < 140; tiles++ {
+		for steps := 1; steps < 400; steps += 7 {
+			w := hopperSplit(256*tiles, 256, 64*steps, hopperCard/2)
+			cut, helpers := w.tiles-w.whole, hopperCard/2-w.parts*(w.tiles-w.whole)
+			if share := steps - w.parts*w.length; cut > 0 && (w.parts < 1 || share < 0 || share > 0 && cut*share > helpers*w.length) {
+				t.Fatalf("%d tiles of %d steps: %+v", tiles, steps, w)
+			}
 		}
 	}
 }

@@ -403,7 +403,7 @@ func TestScratchWithoutDevice(t *testing.T) {
 		target Target
 		want   units.Bytes
 	}{{Target{9, true}, 32 * units.MiB}, {Target{8, true}, 4 * units.MiB}, {Target{8, false}, units.Bytes(splits(768, 768, 16384) * 768 * 768 * 4)},
-		{Target{9, false}, hopperCard * hopperSlot}} {
+		{Target{9, false}, (hopperCard/2 + 9) * hopperSlot}} {
 		if got := c.target.Scratch(op); got != c.want {
 			t.Errorf("%+v: %v, want %v", c.target, got, c.want)
 		}

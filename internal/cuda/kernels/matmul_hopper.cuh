@@ -5,43 +5,52 @@
 // shared memory, each warp's part by itself, while the next tile's copies are under way.
 //
 // Clusters are as many as the card holds at once and take tile after tile. Where the last round would leave most of the card
-// idle, the tiles from `whole` on are cut instead: their steps over K, laid end to end, make one range a cluster. A tile that
-// two or more clusters share is left as partial sums, which matmul_hopper_reduce adds in the order of K.
+// idle, its tiles' sums over K are cut among all clusters and left as partial sums, which matmul_hopper_reduce adds in the
+// order of K. The first clusters do `length` steps of one tile each, `parts` of them to a tile and all at the same pace, so
+// that they find each other's rows in cache; the others share what is left at the tiles' ends.
 #pragma once
 #include "tma.cuh"
 #include "wgmma.cuh"
 
 namespace hopper {
 
-const int TILE = 256, STEP = 64, STAGES = 4, A_BYTES = 128 * STEP * 2, STAGE_BYTES = A_BYTES + TILE * STEP * 2;
-const int WARP_STAGING = 2 * 2048, STAGING = 8 * WARP_STAGING; // two boxes of 16 rows a warp
+#ifndef SNUG_STAGES
+#define SNUG_STAGES 4
+#endif
+const int TILE = 256, STEP = 64, STAGES = SNUG_STAGES, A_BYTES = 128 * STEP * 2, STAGE_BYTES = A_BYTES + TILE * STEP * 2;
+const int BOX = 2048, OWN = STAGES == 4 ? 2 : 4, BORROW = STAGES == 4, STAGING = 8 * OWN * BOX;
 
 struct Job {
     const elem *bias; // (N), may be null
     void *d;
     int M, N, K;
-    int whole;
-    int accumulate; // add to D
+    int whole;         // tiles that are not cut
+    int accumulate;    // add to D
     int clusters;
+    int parts, length; // of the cut tiles
 };
 
-// Piece is `count` of a tile's steps over K, from `first` on.
+// Piece is `count` of a tile's steps over K, from `first` on; its sums are D's, or go to a slot of the partial sums.
 struct Piece {
-    int tile, first, count;
+    int tile, first, count, slot;
 };
 
 // Schedule is how the tiles are shared out.
 struct Schedule {
-    int rows, cols; // of tiles
-    int steps;      // of a tile
-    int whole, rest, clusters;
+    int rows, cols;                // of tiles
+    int steps;                     // of a tile
+    int whole, cut, parts, length; // cut: tiles that are
+    int share, helpers;            // steps at the end of a cut tile, and the clusters that do them
     __device__ __forceinline__ Schedule(const Job &job)
         : rows((job.M + TILE - 1) / TILE), cols((job.N + TILE - 1) / TILE), steps((job.K + STEP - 1) / STEP), whole(job.whole),
-          rest((rows * cols - job.whole) * steps), clusters(job.clusters) {}
-    // range is where a cluster's range of the cut tiles' steps begins, and the one before it ends.
-    __device__ __forceinline__ int range(int cluster) const { return (int)((long long)cluster * rest / clusters); }
-    // owner is the cluster whose range holds a step.
-    __device__ __forceinline__ int owner(int step) const { return (int)(((long long)(step + 1) * clusters - 1) / rest); }
+          cut(rows * cols - whole), parts(job.parts), length(job.length), share(steps - parts * length),
+          helpers(job.clusters - parts * cut) {}
+    // range is where a helper's range of those steps, tile by tile, begins, and the one before it ends.
+    __device__ __forceinline__ int range(int helper) const { return (int)((long long)helper * cut * share / helpers); }
+    // owner is the helper whose range holds a step.
+    __device__ __forceinline__ int owner(int step) const { return (int)(((long long)(step + 1) * helpers - 1) / (cut * share)); }
+    // slot is where a helper leaves the sums of a cut tile's end: no two are the same, for one of the numbers grows from each to the next.
+    __device__ __forceinline__ int slot(int tile, int helper) const { return parts * cut + tile + helper; }
     // place finds a tile's row and column of tiles: 8 rows at a time, so that neighbours share operands in cache.
     __device__ __forceinline__ void place(int tile, int &row, int &col) const {
         const int BAND = 8;
@@ -53,26 +62,29 @@ struct Schedule {
 
 // Worker walks through one cluster's pieces.
 struct Worker : Schedule {
-    int tile, unit, end;
-    __device__ __forceinline__ Worker(const Job &job, int cluster)
-        : Schedule(job), tile(cluster), unit(range(cluster)), end(range(cluster + 1)) {}
+    int cluster, clusters, helper, tile, unit, end;
+    __device__ __forceinline__ Worker(const Job &job, int c)
+        : Schedule(job), cluster(c), clusters(job.clusters), helper(c - parts * cut), tile(c), unit(0), end(1) {
+        if (helper >= 0) unit = range(helper), end = range(helper + 1);
+    }
     __device__ __forceinline__ bool next(Piece &p) {
         if (tile < whole) {
-            p = {tile, 0, steps};
+            p = {tile, 0, steps, -1};
             tile += clusters;
             return true;
         }
         if (unit >= end) return false;
-        int cut = unit / steps, first = unit - cut * steps;
-        p = {whole + cut, first, min(steps - first, end - unit)};
+        if (helper < 0) {
+            p = {whole + cluster % cut, cluster / cut * length, length, cluster};
+            unit = end;
+            return true;
+        }
+        int t = unit / share, done = unit - t * share;
+        p = {whole + t, parts * length + done, min(share - done, end - unit), slot(t, helper)};
         unit += p.count;
         return true;
     }
 };
-
-// slot is where the partial sums of a cluster's piece lie: its range has at most one that starts inside a tile, and one that
-// starts with a tile and does not end it. A slot is two blocks' 128 x 256.
-__device__ __forceinline__ int slot(int cluster, int first) { return 2 * cluster + (first == 0); }
 
 // Ring counts through the buffers.
 struct Ring {
@@ -81,6 +93,9 @@ struct Ring {
         if (++at == STAGES) at = 0, parity ^= 1;
     }
 };
+
+// group_sync waits for the warps of a warpgroup.
+__device__ __forceinline__ void group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
 
 template <bool AT, bool BT>
 __device__ __forceinline__ void feed(const Job &job, const TensorMap *a, const TensorMap *b, u32 base, u32 full, u32 empty, u32 rank) {
@@ -111,32 +126,52 @@ __device__ __forceinline__ void feed(const Job &job, const TensorMap *a, const T
     }
 }
 
-// put writes the sums of row r, columns 8j + 2q and the next, to a box of T.
-__device__ __forceinline__ void put(elem, u32 box, int r, int j, int q, float x, float y) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(box + r * 128 + ((j ^ (r & 7)) << 4) + q * 4), "r"(pack2<elem>(x, y)) : "memory");
+// Boxes is a warp's room to write D from: OWN boxes of 16 rows of 128 bytes, and one more in the rows of A that it has
+// multiplied last, whose buffer is handed on only when `returned`.
+struct Boxes {
+    u32 own, borrowed;
+    __device__ __forceinline__ u32 at(int i) const { return i % (OWN + BORROW) < OWN ? own + i % (OWN + BORROW) * BOX : borrowed; }
+    // returned waits until the store from the last borrowed one of n boxes has read it.
+    template <int N> __device__ __forceinline__ void returned() const { store_read<(N - 1 - OWN) % (OWN + 1)>(); }
+};
+
+// put writes 16 rows and 16 columns (16-bit elements) or 8 (fp32) of a warp's sums to a box, from its column group j on.
+__device__ __forceinline__ void put(elem, u32 box, int j, const float (&x)[4], const float (&y)[4]) {
+    int lane = threadIdx.x & 31, r = lane & 15;
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
+                 ::"r"(box + r * 128 + (((j + (lane >> 4)) ^ (r & 7)) << 4)), "r"(pack2<elem>(x[0], x[1])), "r"(pack2<elem>(x[2], x[3])),
+                 "r"(pack2<elem>(y[0], y[1])), "r"(pack2<elem>(y[2], y[3])) : "memory");
 }
-__device__ __forceinline__ void put(float, u32 box, int r, int j, int q, float x, float y) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};"
-                 ::"r"(box + r * 128 + (((2 * j + (q >> 1)) ^ (r & 7)) << 4) + (q & 1) * 8), "f"(x), "f"(y) : "memory");
+__device__ __forceinline__ void put(float, u32 box, int j, const float (&x)[4], const float (&y)[4]) {
+    int lane = threadIdx.x & 31, r = lane >> 2, q = lane & 3;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float *z = (i < 2 ? x : y) + i % 2 * 2;
+        int row = r + i % 2 * 8, chunk = 2 * (j + i / 2) + (q >> 1);
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(box + row * 128 + ((chunk ^ r) << 4) + (q & 1) * 8), "f"(z[0]), "f"(z[1]) : "memory");
+    }
 }
 
-// emit sends a warp's 16 x 256 sums on their way, a box of 16 rows of 128 bytes at a time: `finish` changes the sums of a
-// column pair, `send` starts the store of a box at its first column.
+// emit sends a warp's 16 x 256 sums on their way, a box at a time: `finish` changes the sums of a column pair, `send` starts
+// the store of a box at its first column.
 template <typename T, typename Finish, typename Send>
-__device__ __forceinline__ void emit(float (&acc)[32][4], u32 staging, Finish finish, Send send) {
-    const int GROUPS = 16 / sizeof(T); // of 8 columns in a box
-    int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
+__device__ __forceinline__ void emit(float (&acc)[32][4], Boxes boxes, Finish finish, Send send) {
+    const int GROUPS = 16 / sizeof(T), COUNT = 32 / GROUPS; // of 8 columns in a box; of boxes
+    int lane = threadIdx.x & 31, q = lane & 3;
 #pragma unroll
-    for (int box = 0; box < 32 / GROUPS; box++) {
-        u32 at = staging + box % 2 * 2048;
-        if (lane == 0) store_read<1>();
+    for (int box = 0; box < COUNT; box++) {
+        u32 at = boxes.at(box);
+        if (lane == 0) {
+            if (box == 0) store_read<0>(); // the last tile's
+            else store_read<OWN + BORROW - 1>();
+        }
         __syncwarp();
 #pragma unroll
-        for (int j = 0; j < GROUPS; j++) {
-            float(&x)[4] = acc[box * GROUPS + j];
+        for (int j = 0; j < GROUPS; j += 2) {
+            float(&x)[4] = acc[box * GROUPS + j], (&y)[4] = acc[box * GROUPS + j + 1];
             finish(x, (box * GROUPS + j) * 8 + q * 2);
-            put(T(), at, g, j, q, x[0], x[1]);
-            put(T(), at, g + 8, j, q, x[2], x[3]);
+            finish(y, (box * GROUPS + j + 1) * 8 + q * 2);
+            put(T(), at, j, x, y);
         }
         visible();
         __syncwarp();
@@ -145,13 +180,15 @@ __device__ __forceinline__ void emit(float (&acc)[32][4], u32 staging, Finish fi
             store_commit();
         }
     }
+    if (BORROW && lane == 0) boxes.returned<COUNT>();
+    __syncwarp();
 }
 
 // settle finishes D's rows m.. and columns n.. from a warp's sums: + bias, + D.
 template <typename Out>
-__device__ __forceinline__ void settle(const Job &job, float (&acc)[32][4], const TensorMap *d, u32 staging, int m, int n) {
+__device__ __forceinline__ void settle(const Job &job, float (&acc)[32][4], const TensorMap *d, Boxes boxes, int m, int n) {
     if constexpr (sizeof(Out) == 4) {
-        emit<float>(acc, staging, [](float(&)[4], int) {}, [&](u32 at, int col) {
+        emit<float>(acc, boxes, [](float(&)[4], int) {}, [&](u32 at, int col) {
             if (job.accumulate) add_box(d, m, n + col, at);
             else store_box(d, m, n + col, at);
         });
@@ -159,7 +196,7 @@ __device__ __forceinline__ void settle(const Job &job, float (&acc)[32][4], cons
     }
     const elem *bias = job.bias, *old = job.accumulate ? (const elem *)job.d : nullptr;
     int row = m + (threadIdx.x >> 2 & 7);
-    emit<elem>(acc, staging, [&](float(&x)[4], int col) {
+    emit<elem>(acc, boxes, [&](float(&x)[4], int col) {
         if (n + col >= job.N) return;
         if (bias) {
             Pack<elem, 2> b = load<2>(bias + n + col);
@@ -178,10 +215,14 @@ __device__ __forceinline__ void settle(const Job &job, float (&acc)[32][4], cons
 
 template <bool AT, bool BT, typename Out>
 __device__ __forceinline__ void multiply_all(const Job &job, const TensorMap *d, const TensorMap *partial, u32 base, u32 full, u32 empty, u32 rank) {
-    int cluster = blockIdx.x / 2, group = (threadIdx.x >> 7) - 1, warp = (threadIdx.x >> 5) - 4, thread = threadIdx.x & 127;
-    u32 staging = base + STAGES * STAGE_BYTES + warp * WARP_STAGING;
-    Worker worker(job, cluster);
+    int group = (threadIdx.x >> 7) - 1, warp = (threadIdx.x >> 5) - 4, thread = threadIdx.x & 127;
+    Boxes boxes = {base + STAGES * STAGE_BYTES + warp * OWN * BOX, 0};
+    Worker worker(job, blockIdx.x / 2);
     Ring ring = {0, 0};
+    // A buffer is handed on in both blocks, because each fills half of B in both.
+    auto release = [&](u32 at) {
+        if (thread < 2) barrier_arrive(empty + at * 8, thread);
+    };
     float acc[32][4];
     for (Piece p; worker.next(p);) {
         u32 before = 0;
@@ -195,20 +236,29 @@ __device__ __forceinline__ void multiply_all(const Job &job, const TensorMap *d,
                 multiply<AT, BT>(acc, a + k * ((AT ? 2048 : 32) >> 4), b + k * ((BT ? 2048 : 32) >> 4), i > 0 || k > 0);
             commit();
             wait<1>();
-            if (i > 0 && thread < 2) barrier_arrive(empty + before * 8, thread); // in both blocks: each fills half of B here
+            if (i > 0) release(before);
             before = ring.at;
             ring.advance();
         }
         wait<0>();
         settled(acc);
-        if (thread < 2) barrier_arrive(empty + before * 8, thread);
+        if (BORROW) {
+            group_sync(group);
+            boxes.borrowed = base + before * STAGE_BYTES + warp * BOX;
+        } else {
+            release(before);
+        }
         int row, col;
         worker.place(p.tile, row, col);
-        if (p.count == worker.steps) {
-            settle<Out>(job, acc, d, staging, row * TILE + rank * 128 + warp * 16, col * TILE);
+        if (p.slot < 0) {
+            settle<Out>(job, acc, d, boxes, row * TILE + rank * 128 + warp * 16, col * TILE);
         } else {
-            int m = (slot(cluster, p.first) * 2 + rank) * 128 + warp * 16;
-            emit<float>(acc, staging, [](float(&)[4], int) {}, [&](u32 at, int c) { store_box(partial, m, c, at); });
+            int m = (p.slot * 2 + rank) * 128 + warp * 16;
+            emit<float>(acc, boxes, [](float(&)[4], int) {}, [&](u32 at, int c) { store_box(partial, m, c, at); });
+        }
+        if (BORROW) {
+            group_sync(group);
+            release(before);
         }
     }
     if ((threadIdx.x & 31) == 0) store_wait();
@@ -239,9 +289,8 @@ __device__ __forceinline__ void product(const Job &job, const TensorMap *a, cons
 // reduce adds the partial sums of a cut tile, in the order of K, and finishes D from them. A block does 16 rows.
 template <typename Out> __device__ __forceinline__ void reduce(const Job &job, const float *partial) {
     Schedule all(job);
-    int cut = blockIdx.x / 16, half = blockIdx.x / 8 & 1, row, col;
-    int from = all.owner(cut * all.steps), to = all.owner((cut + 1) * all.steps - 1);
-    if (from == to) return; // one cluster made the whole of it
+    int cut = blockIdx.x / 16, half = blockIdx.x / 8 & 1, row, col, from = 0, to = -1;
+    if (all.share > 0) from = all.owner(cut * all.share), to = all.owner((cut + 1) * all.share - 1);
     all.place(all.whole + cut, row, col);
     int n = col * TILE + threadIdx.x % 64 * 4;
     if (n >= job.N) return;
@@ -254,11 +303,13 @@ template <typename Out> __device__ __forceinline__ void reduce(const Job &job, c
         int r = blockIdx.x % 8 * 16 + i * 4 + threadIdx.x / 64, m = row * TILE + half * 128 + r;
         if (m >= job.M) return;
         const float *p = partial + ((long long)half * 128 + r) * TILE + threadIdx.x % 64 * 4;
-        float4 s = *(const float4 *)(p + (long long)slot(from, 0) * (2 * 128 * TILE));
-        for (int c = from + 1; c <= to; c++) {
-            float4 x = *(const float4 *)(p + (long long)slot(c, 1) * (2 * 128 * TILE));
+        float4 s = {};
+        auto add = [&](int slot) {
+            float4 x = *(const float4 *)(p + (long long)slot * (TILE * TILE));
             s.x += x.x, s.y += x.y, s.z += x.z, s.w += x.w;
-        }
+        };
+        for (int part = 0; part < all.parts; part++) add(part * all.cut + cut);
+        for (int h = from; h <= to; h++) add(all.slot(cut, h));
         float sum[4] = {s.x + bias[0], s.y + bias[1], s.z + bias[2], s.w + bias[3]};
         Out *d = (Out *)job.d + (long long)m * job.N + n;
         Pack<Out, 4> y;
