@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/snugml/snug/internal/cuda"
 	"github.com/snugml/snug/internal/data"
 	"github.com/snugml/snug/internal/example"
+	"github.com/snugml/snug/internal/gpu"
 	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/sample"
 	"github.com/snugml/snug/internal/term"
@@ -38,7 +40,8 @@ func newSample(io *term.IO) *cobra.Command {
 		Use:   "sample [CONFIG.py…] [--key=value…]",
 		Short: "Write text with a trained model",
 		Long: "sample draws text from a checkpoint, as nanoGPT's sample.py does: snug's own, nanoGPT's ckpt.pt or Hugging Face's GPT-2.\n" +
-			"It runs on the CPU in float32, or with --device=cuda on the GPU in dtype. temperature=0.0 takes the likeliest token each time.",
+			"It runs on the GPU in dtype where there is one, else, or with --device=cpu, on the CPU in float32. temperature=0.0 takes the\n" +
+			"likeliest token each time.",
 		Example: "  snug sample --out_dir=out-shakespeare-char\n" +
 			"  snug sample --out_dir=out --start=\"What is the answer?\" --num_samples=3 --max_new_tokens=100\n" +
 			"  snug sample --init_from=gpt2/model.safetensors --start=FILE:prompt.txt",
@@ -62,7 +65,7 @@ func runSample(ctx context.Context, io *term.IO, o sampleOptions) error {
 	ctx, stop := untilStopped(ctx)
 	defer stop()
 	c := &o.config
-	w, err := openSampler(c)
+	w, err := openSampler(c, func() (gpu.Device, bool) { return deviceHere(ctx) }, func(note string) { io.Err.Line(note) })
 	if err != nil {
 		return err
 	}
@@ -94,11 +97,13 @@ type sampler struct {
 func (w *sampler) close() {
 	if w.exec != nil {
 		w.exec.Close()
+		w.exec = nil
 	}
 }
 
-// openSampler reads the checkpoint, finds its tokenizer and runs the prompt.
-func openSampler(c *config.Config) (*sampler, error) {
+// openSampler reads the checkpoint, finds its tokenizer and runs the prompt, on the first device that can; here finds a GPU, and note
+// is told why it cannot.
+func openSampler(c *config.Config, here func() (gpu.Device, bool), note func(string)) (*sampler, error) {
 	s, err := openWeights(c)
 	if err != nil {
 		return nil, err
@@ -116,33 +121,67 @@ func openSampler(c *config.Config) (*sampler, error) {
 	if w.prompt, err = w.tok.EncodePrompt(start); err != nil {
 		return nil, fmt.Errorf("start: %w", err)
 	}
-	d, err := sampleDevice(c)
+	devices, err := sampleDevices(c, here)
 	if err != nil {
 		return nil, err
 	}
-	w.exec = d.Exec
 	o := sample.Options{MaxNewTokens: c.MaxNewTokens, Temperature: c.Temperature, TopK: c.TopK, Seed: uint64(c.Seed), Vocabulary: vocabulary}
+	for i, open := range devices {
+		if err = w.load(s, open, o); err == nil {
+			return w, nil
+		}
+		w.close()
+		if i+1 < len(devices) {
+			note(fmt.Sprintf("sampling on the CPU: %v", err))
+		}
+	}
+	return nil, err
+}
+
+// load opens a device and runs the prompt there.
+func (w *sampler) load(s *checkpoint.State, open func() (sample.Device, error), o sample.Options) error {
+	d, err := open()
+	if err != nil {
+		return err
+	}
+	w.exec = d.Exec
 	m, err := sample.NewModel(s, d, len(w.prompt), len(w.prompt)+o.MaxNewTokens)
 	if err == nil {
 		w.gen, err = sample.NewGenerator(m, w.prompt, o)
 	}
-	if err != nil {
-		w.close()
-	}
-	return w, err
+	return err
 }
 
-// sampleDevice is the GPU where the settings name it, else the CPU, whose float32 is exact and whose start is instant.
-func sampleDevice(c *config.Config) (sample.Device, error) {
+// sampleDevices are the devices to try, in order: the one that the settings name; left unset, the GPU that is here where snug's
+// kernels run on it, then the CPU, which serves where a run has taken the GPU's memory.
+func sampleDevices(c *config.Config, here func() (gpu.Device, bool)) ([]func() (sample.Device, error), error) {
+	onCPU := func() (sample.Device, error) {
+		return sample.Device{Exec: cpu.New(cpu.Options{Threads: c.Threads}), DType: trace.Float32}, nil
+	}
+	onGPU := func(number string, o cuda.Options) func() (sample.Device, error) {
+		return func() (sample.Device, error) {
+			d, _, err := openCUDA(c, number, o)
+			return sample.Device{Exec: d.Exec, DType: d.DTypes.Activation}, err
+		}
+	}
 	kind, number, _ := strings.Cut(c.Device, ":")
 	switch {
-	case !c.IsSet("device") || kind == "cpu":
-		return sample.Device{Exec: cpu.New(cpu.Options{Threads: c.Threads}), DType: trace.Float32}, nil
+	case !c.IsSet("device"):
+		list := []func() (sample.Device, error){onCPU}
+		if d, ok := here(); ok && d.BF16() {
+			o := cuda.Options{}
+			if strings.HasPrefix(d.UUID, "GPU-") {
+				o.UUID = d.UUID
+			}
+			list = slices.Insert(list, 0, onGPU("", o))
+		}
+		return list, nil
+	case kind == "cpu":
+		return []func() (sample.Device, error){onCPU}, nil
 	case kind == "cuda":
-		d, _, err := openCUDA(c, number, cuda.Options{})
-		return sample.Device{Exec: d.Exec, DType: d.DTypes.Activation}, err
+		return []func() (sample.Device, error){onGPU(number, cuda.Options{})}, nil
 	}
-	return sample.Device{}, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
+	return nil, usageError(fmt.Errorf("device %q: use cuda, cuda:1 or cpu", c.Device))
 }
 
 // openWeights opens what init_from names. Without an out_dir, the example's stands in where the default one is empty.

@@ -44,15 +44,15 @@ func exampleFile(c *config.Config, path string) string {
 	return b.String()
 }
 
-// showSample writes a text with the model that was just trained.
+// showSample writes a text with the model that was just trained: on the CPU, where so small a one starts at once.
 func showSample(ctx context.Context, io *term.IO, o trainOptions) error {
 	c := config.DefaultFor(config.Sample)
-	for key, v := range map[string]any{"out_dir": o.config.OutDir, "start": o.prompt, "num_samples": 1, "max_new_tokens": 400, "temperature": 0.6} {
+	for key, v := range map[string]any{"device": "cpu", "out_dir": o.config.OutDir, "start": o.prompt, "num_samples": 1, "max_new_tokens": 400, "temperature": 0.6} {
 		if err := c.Set(key, v); err != nil {
 			return err
 		}
 	}
-	w, err := openSampler(&c)
+	w, err := openSampler(&c, nil, nil) // the device is named
 	if err != nil {
 		return err
 	}
