@@ -47,6 +47,7 @@ type evidence struct {
 	fails    bool        // the simulated run fails too
 	here     bool        // and in the log's phase
 	budget   Budget
+	refused  units.Bytes // what TensorFlow asked the driver for, in vain, before
 	resuming bool
 }
 
@@ -434,6 +435,9 @@ func capped(e *evidence) (int, i18n.Message) {
 func whileCompiling(e *evidence) (int, i18n.Message) {
 	if e.phase == Compile && e.Facts.Framework != "jax" { // XLA plans the whole step's memory when it compiles it
 		return 60, i18n.M("evidence.compiling")
+	}
+	if e.phase == UnknownPhase && e.told == Compile {
+		return 40, i18n.M("evidence.compiling")
 	}
 	return none()
 }

@@ -85,6 +85,11 @@ func Diagnose(c Case) *Diagnosis {
 	d.Tensor = name(f, where, s, d.Run)
 	e := &evidence{Failure: f, run: d.Run, phase: c.Log.shown().phase(), told: said, budget: d.Budget, batch: batchSize(d.Run), limit: d.Room,
 		resuming: d.Run.Setting("init_from") == "resume" || c.Options.Resume}
+	for _, other := range c.Log.Failures {
+		if other.Dialect == "tensorflow-driver" && e.refused == 0 {
+			e.refused = value(other.Facts.Tried)
+		}
+	}
 	if s != nil {
 		e.batch, e.static = c.Config.BatchSize, s.static()
 		if fail := s.limited.Failure; fail != nil {

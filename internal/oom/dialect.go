@@ -70,6 +70,7 @@ const raisedGuard = `(?i)(error|exception|fail|terminate|abort|warning|what\(\):
 
 // dialects are tried in order; the first that explains most of a message names it.
 var dialects = []dialect{
+	{name: "pytorch-pinned", anchor: "cachinghostallocator", guard: `(?i)out of memory`, framework: "pytorch", device: "cpu", kind: Host},
 	{name: "pytorch-cuda", anchor: "cuda out of memory", framework: "pytorch", device: "cuda", kind: Device, clauses: torchClauses},
 	{name: "pytorch-cuda-article", anchor: "cuda out of the memory", framework: "pytorch", device: "cuda", kind: Device, clauses: torchClauses},
 	{name: "pytorch-cuda-cut", anchor: "runtimeerror: cuda out of", guard: `(?i)cuda out of[ \t]*(m[a-z]*)?[ \t]*(\n|\z)`, framework: "pytorch", device: "cuda", kind: Device},
@@ -81,7 +82,6 @@ var dialects = []dialect{
 	{name: "pytorch-tail", anchor: "tried to allocate", guard: `(?i)(total capac|\bGPU \d)`, framework: "pytorch", kind: Device, clauses: torchClauses, detailed: true},
 	{name: "pytorch-cpu", anchor: "defaultcpuallocator", guard: `(?i)allocate`, framework: "pytorch", device: "cpu", kind: Host, clauses: cpuClauses},
 	{name: "pytorch-cpu-enforce", anchor: "posix_memalign", guard: `(?i)12 vs 0`, framework: "pytorch", device: "cpu", kind: Host},
-	{name: "pytorch-pinned", anchor: "cachinghostallocator", guard: `(?i)out of memory`, framework: "pytorch", device: "cpu", kind: Host},
 	{name: "pytorch-runtime-error", anchor: "cuda runtime error (2)", framework: "pytorch", device: "cuda", kind: Device},
 	{name: "pytorch-thc", anchor: "thcudacheck fail", guard: `(?i)error=2\b`, framework: "pytorch", device: "cuda", kind: Device},
 	{name: "cublas", anchor: "cublas_status_alloc_failed", device: "cuda", kind: Library},

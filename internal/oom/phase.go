@@ -174,7 +174,7 @@ func (w *walk) source(code, next string) {
 		case phase != "":
 		case n.alone(kMove) && (subject.ends(kModel) || subject.has(kModel) && strings.HasPrefix(code, c.object[:max(len(c.object)-1, 0)]+" = ")):
 			phase = Init
-		case n.alone(kMove) && subject.any(parts) && !subject.has(kModel):
+		case n.alone(kMove) && next == "" && subject.any(parts) && !subject.has(kModel): // a tensor's move calls nothing further
 			phase = Data
 		case n.alone(kModel), c.ownFunction():
 			phase = Forward

@@ -101,8 +101,8 @@ func volatile(e *evidence) (int, i18n.Message) {
 
 // takesAll: TensorFlow asks the driver for nearly the whole card at once, so what it is refused somebody else has.
 func takesAll(e *evidence) (int, i18n.Message) {
-	if e.Dialect == "tensorflow-driver" {
-		return 60, i18n.M("evidence.takes_all", "tried", e.tried())
+	if e.refused > 0 {
+		return 60, i18n.M("evidence.takes_all", "tried", e.refused)
 	}
 	return none()
 }
