@@ -34,7 +34,7 @@ var structure = [litCount]string{
 }
 
 // statusWords mark lines that may say what the program is doing.
-var statusWords = []string{"eval", "valid", "val:", "val ", "loss", "epoch(", "test", "loading", "generating", "sampling", "transcribing", "predicting", "compiling", "training", "capturing", "exporting", "saving", "initializing", "running ", "start", "begin", "epoch", "_loop"}
+var statusWords = []string{"eval", "valid", "val:", "val ", "loss", "epoch(", "test", "loading", "generating", "sampling", "transcribing", "predicting", "compiling", "training", "decoding", "capturing", "exporting", "saving", "initializing", "running ", "start", "begin", "epoch", "_loop"}
 
 // lexicon is the scanner and what its literals stand for.
 type lexicon struct {

@@ -21,7 +21,7 @@ var (
 	taskExpr  = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s|\bmAP\S*\s*:\s*\d{1,2}%`)
 	rowExpr   = lazy(`^\s*\d+/\d+\s+[\d.]+G\s`)
 	// statusExpr is a line that begins with what the program is about to do, or an epoch's.
-	statusExpr = lazy(`(?i)^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|capturing|exporting|saving|initializing|transcribing|predicting|(?:running|starting|start|begin) (?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|\b(capturing )[^\n]{0,40}graphs?\b|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(epoch\((?:train|val|test)\))|\b(?:iter(?:ation)?|step|batch)\W{0,4}\d+[^\n]{0,60}\b((?:\w+[ _])?loss)|\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
+	statusExpr = lazy(`(?i)^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|decoding|capturing|exporting|saving|initializing|transcribing|predicting|(?:running|starting|start|begin) (?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|\b(capturing )[^\n]{0,40}graphs?\b|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(epoch\((?:train|val|test)\))|\b(?:iter(?:ation)?|step|batch)\W{0,4}\d+[^\n]{0,60}\b((?:\w+[ _])?loss)|\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
 	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
 	memoryExpr = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )
@@ -95,6 +95,8 @@ func activity(n ident) Phase {
 	switch {
 	case n.has(kLoad) && !n.has(kData|kDataset) && (n.has(kFile|kModel|kPerhaps) || !n.has(kThing|kOne|kEval|kTrain|kSample)):
 		return Load
+	case n.first(kWarm|kSample|kEval) == kWarm && !n.has(kTrain|kEpoch):
+		return Init
 	case n.shows():
 		return Sample
 	case n.has(kEval):
@@ -103,7 +105,7 @@ func activity(n ident) Phase {
 		return Forward
 	case n.has(kSample | kServe):
 		return Sample
-	case n.has(kWarm), n.has(kBuild) && n.has(kModel):
+	case n.has(kBuild) && n.has(kModel):
 		return Init
 	case n.has(kCompile), n.has(kExport) && n.has(kTarget):
 		return Compile

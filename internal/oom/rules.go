@@ -23,6 +23,8 @@ var places = []place{
 	{"-packages/datasets/", "", Data, 0},
 	{"torchvision/datasets/", "", Data, 0},
 	{"torch/onnx/", "", Compile, 0},
+	{"torch/_dynamo/convert_frame.py", "", Compile, 0},
+	{"torch/_dynamo/eval_frame.py", "catch_errors", Compile, 0},
 	{"torch/jit/_trace.py", "", Compile, 0},
 	{"torch2trt/", "", Compile, 0},
 	{"torch/optim/lr_scheduler.py", "", "", 0},

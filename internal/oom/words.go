@@ -60,7 +60,7 @@ const (
 var vocabulary = map[kind]string{
 	kTrain:    "train training traning trainning fit finetune finetuning tune pretrain pretraining learn retrain train* retrain* finetun* pretraining*",
 	kEval:     "eval val dev valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl benchmarking eval* validat* test*",
-	kSample:   "inferece infernce generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation generat* infer* predict* transcri* synthes* denois* ksampler",
+	kSample:   "decoding rendering captioning inferece infernce generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation generat* infer* predict* transcri* synthes* denois* ksampler",
 	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize recognize ocr align diarize diarization separate summarize simulate",
 	kEpoch:    "epoch",
 	kForward:  "forward",
@@ -122,7 +122,7 @@ var idioms = map[kind]string{
 	kBuild | kModel:   "get_model get_peft_model resize_token_embeddings add_weight boost enable_model_cpu_offload enable_sequential_cpu_offload create_executor",
 	kExport | kTarget: "torch2trt trtexec onnx2trt onnx2tf",
 	kTrain:            "lr_find lr_finder update_actor update_critic update_policy train_on_batch",
-	kEval:             "estimate_loss inference_on_dataset compute_on_dataset compute_metrics compute_metric calc_metric calculate_metrics compute_fid calc_fid calculate_fid prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
+	kEval:             "training_report estimate_loss inference_on_dataset compute_on_dataset compute_metrics compute_metric calc_metric calculate_metrics compute_fid calc_fid calculate_fid prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
 }
 
 // dictionary is the vocabulary as it is looked up.
