@@ -22,7 +22,7 @@ var (
 		`显存(?:不足|不够|溢出|爆|超)`, `爆(?:了)?显存`, `GPU ?メモリ(?:が)?不足`, `メモリ(?:が)?(?:不足|足りな)`, `(?:zu wenig|kein|nicht gen[uü]g\w*) \w*speicher`, `speicher (?:reicht nicht|ist voll|geht aus)`,
 		`메모리 ?부족`, `m[ée]moire insuffisante`, `memoria insuficiente`, `मेमोरी (?:खत्म|समाप्त|कम|की कमी)`, hosts,
 	}, "|")
-	hosts = `(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|被(?:杀|kill)`
+	hosts = `(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|\bram (?:memory )?(?:is|was|gets|got) full\b|被(?:杀|kill)`
 
 	// trouble may be another's than running out: it takes a cut traceback beside it.
 	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit|usage|leak|consumption|growth)|\berror\b[^.\n]{0,40}\bmemory\b`
@@ -112,7 +112,7 @@ func (r *Reader) announced() []*Failure {
 		return nil
 	}
 	f := &Failure{Dialect: onlySaid, Kind: Device, Message: r.title, Line: 1}
-	if r.run.Told.Host || hostsExpr().MatchString(r.title) {
+	if r.run.Told.Host || r.run.Told.Phase.doing == Data || told(r.title).doing == Data || hostsExpr().MatchString(r.title) {
 		f.Kind = Host
 	}
 	if len(calls) > 0 {

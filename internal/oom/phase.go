@@ -171,6 +171,8 @@ func (w *walk) source(code, next string) {
 			c.constructs() && phase != Load && n.has(kModel|kLayer|kForward|kOptim),
 			n.alone(kMove) && constructs(c.object):
 			phase, n = Init, ident{kind: kBuild}
+		case phase == "" && c.constructs() && n.any(stores):
+			phase = Data
 		case phase != "":
 		case n.alone(kMove) && (subject.ends(kModel) || subject.has(kModel) && strings.HasPrefix(code, c.object[:max(len(c.object)-1, 0)]+" = ")):
 			phase = Init
@@ -225,11 +227,11 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 	case Compile:
 		w.doing = Compile
 	case Backward:
-		if w.doing != Compile && w.doing != Load {
+		if w.doing != Compile && w.doing != Load && w.doing != Save {
 			w.doing = Backward
 		}
 	case Optimizer:
-		if w.doing != Compile && w.doing != Load && w.doing != Backward {
+		if w.doing != Compile && w.doing != Load && w.doing != Save && w.doing != Backward {
 			w.doing = Optimizer
 		}
 	case Save:
@@ -332,6 +334,8 @@ func (w *walk) file(path string) {
 		w.script = Sample
 	case n.has(kExport) && n.has(kTarget):
 		w.script = Compile
+	case n.any(preparers):
+		w.script = Data
 	case n.has(kEval):
 		w.script = Eval
 	case n.has(kTrain):

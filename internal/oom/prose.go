@@ -43,7 +43,7 @@ var (
 	// phraseExpr is what follows them, as far as it belongs there.
 	phraseExpr = lazy(`^(?:[^\w.\n]+[\w.]+){1,5}`)
 	// duringExpr is training under way; when training, or starting it, fails may be before its first step.
-	duringExpr = lazy(`(?i)\b(?:during|while|in the (?:middle|process) of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?tra(?:in|n)(?:n?ing|s|ed)?(?:\s|[,;:!?)]|$)|\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:~ ?)?(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b|\bin training(?:[\s,;:!?)]*$|\s+(?:loop|step|process|phase|stage)\b)|\b(?:starting|during|in|at|within)(?: the| an?| first| second| third| last| random| middle of)* (?:\w+ )?epoch\b|\bafter (?:about |around |~ ?)?[\d.]+ ?(?:%|percent|minutes?|hours?|h|days?) (?:of )?(?:the )?train|\bwith (?:training|more|increasing) (?:step|iteration)s|训练(?:时|的时候|过程|中|到)|学習中`)
+	duringExpr = lazy(`(?i)\b(?:during|while|in the (?:middle|process) of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?tra(?:in|n)(?:n?ing|s|ed)?(?:\s|[,;:!?)]|$)|\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:~ ?)?(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b|\bin training(?:[\s,;:!?)]*$|\s+(?:loop|step|process|phase|stage)\b)|\b(?:starting|during|in|at|within)(?: the| an?| first| second| third| last| random| middle of)* (?:\w+ )?epoch\b|\b(?:beginning|start|middle) of (?:the |a |an |each |every )?(?:\w+ )?epoch\b|\bafter (?:about |around |~ ?)?[\d.]+ ?(?:%|percent|minutes?|hours?|h|days?) (?:of )?(?:the )?train|\bwith (?:training|more|increasing) (?:step|iteration)s|训练(?:时|的时候|过程|中|到)|学習中`)
 	// endsExpr ends a sentence, and joinsExpr a clause of it.
 	endsExpr  = lazy(`[.!?;]+(?:\s+|$)|\n|[。！？；]`)
 	joinsExpr = lazy(`(?i)[,():]+(?:\s+|$)|[，、（）：]+|\s(?:but|however|yet|although|though|whereas|and then|then|-+|–|—|->|=>)\s|但是?|然后|而`)
@@ -145,6 +145,7 @@ type piece struct {
 var pieces = []piece{
 	{"推理", sight{purpose: Sample}}, {"推論", sight{purpose: Sample}}, {"生成", sight{purpose: Sample}}, {"quick start", sight{purpose: Sample}}, {"demo", sight{purpose: Sample}}, {"预测", sight{purpose: Sample}}, {"予測", sight{purpose: Sample}}, {"Inferenz", sight{purpose: Sample}},
 	{"测试", sight{purpose: Eval}}, {"验证", sight{purpose: Eval}}, {"評価", sight{purpose: Eval}}, {"评估", sight{purpose: Eval}}, {"评测", sight{purpose: Eval}}, {"検証", sight{purpose: Eval}}, {"Auswert", sight{purpose: Eval}}, {"Validierung", sight{purpose: Eval}}, {"मूल्यांकन", sight{purpose: Eval}},
+	{"加载数据", sight{doing: Data}}, {"读取数据", sight{doing: Data}}, {"数据加载", sight{doing: Data}}, {"数据处理", sight{doing: Data}}, {"预处理", sight{doing: Data}}, {"保存", sight{doing: Save}},
 	{"加载", sight{doing: Load}}, {"载入", sight{doing: Load}}, {"読み込み", sight{doing: Load}}, {"Laden", sight{doing: Load}}, {"初始化", sight{doing: Init}}, {"初期化", sight{doing: Init}}, {"编译", sight{doing: Compile}},
 	{"反向传播", sight{doing: Backward}}, {"反向", sight{doing: Backward}}, {"前向", sight{doing: Forward}}, {"优化器", sight{doing: Optimizer}},
 	{"训练", inTraining}, {"学習", inTraining}, {"微调", inTraining}, {"Training", inTraining},
@@ -193,13 +194,20 @@ func speaks(text string) bool {
 }
 
 var failing = []string{"memory", "memmory", "oom", "crash", "kill", "error", "fail", "happen", "occur", "die", "stop", "exception", "problem", "issue", "vram", "leak", "thrown", "raise", "appear", "arise", "exit", "stuck",
-	"显存", "内存", "报错", "错误", "溢出", "エラー", "メモリ", "speicher", "मेमोरी"}
+	"显存", "内存", "报错", "错误", "杀", "崩", "爆", "溢出", "エラー", "メモリ", "speicher", "मेमोरी"}
 
 // startExpr is a program that does not come up.
 var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start|launch|boot)|\bstart-?up\b|\b(?:starting|launching) (?:the |up )?(?:\w+ )?(?:server|service|engine|api|webui|container)`)
 
 // idleExpr are words of a title that name nothing done: a setup that somebody has, an error that something generates.
-var idleExpr = lazy(`(?i)\bsetup\b|\btrain\w*/(?:test|eval|valid|infer)\w*|\bresum\w* (?:the )?(?:train|fine)\w*|\bgenerat(?:es?|ed|ing) (?:an? |the )?(?:\w+ ){0,2}(?:error|oom\b|out of memory)`)
+var idleExpr = lazy(`(?i)\bsetup\b|\bafter (?:the )?(?:sav|load|restor)\w*.*$|(?:gradient|activation)[ -]checkpointing|\btrain\w*/(?:test|eval|valid|infer)\w*|\bresum\w* (?:the )?(?:train|fine)\w*|\bgenerat(?:es?|ed|ing) (?:an? |the )?(?:\w+ ){0,2}(?:error|oom\b|out of memory)`)
+
+var (
+	// feedsExpr is the making of what a model is fed with.
+	feedsExpr = lazy(`(?i)\bpre-? ?process\w*|\btokeniz(?:ing|ation)\b|\bdata(?:set)? (?:loading|preparation|creation|processing)|\b(?:load|read|creat|build|process|prepar)ing (?:\w+ ){0,3}data(?:set)?s?\b`)
+	// savesExpr is what else saving is called.
+	savesExpr = lazy(`(?i)\bcheckpointing\b`)
+)
 
 // titled is the phase that the words of a title name: a program that is named for serving does not.
 func titled(title string) sight { return named(title, kServe) }
@@ -209,12 +217,19 @@ func named(title string, except kind) sight {
 	if startExpr().MatchString(title) {
 		return sight{doing: Init}
 	}
-	n := read(idleExpr().ReplaceAllString(title, ""))
+	title = idleExpr().ReplaceAllString(title, "")
+	switch {
+	case feedsExpr().MatchString(title):
+		return sight{doing: Data}
+	case savesExpr().MatchString(title):
+		return sight{doing: Save}
+	}
+	n := read(title)
 	n.kind &^= except
 	switch n.first(kTrain | kEval | kSample | kLoad | kSave | kExport | kBuild | kForward | kBackward) {
 	case kLoad:
 		if n.has(kData | kDataset) {
-			return sight{}
+			return sight{doing: Data}
 		}
 		return sight{doing: Load}
 	case kEval:

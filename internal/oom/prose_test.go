@@ -15,7 +15,7 @@ eval | Strangely it dies in the last evaluation, whereas training works with the
 backward | No error in the forward pass, it fails in the backward pass.
 forward | The checkpoint loads without problems, then the first forward pass fails.
 save | It runs out of memory when saving the last checkpoint.
-unknown | Memory is exhausted by model checkpointing under FSDP.
+save | Memory is exhausted by model checkpointing under FSDP.
 compile | The conversion of the model to ONNX fails for lack of memory.
 compile | It crashes while exporting to TensorRT.
 init | The server cannot start, memory is exhausted at once.
@@ -30,7 +30,12 @@ forward | The error comes while starting an epoch.
 load | It gets killed while loading pyg-6b_dev and other models.
 load | The process dies when loading the trained model.
 eval | It crashes when evaluating the loaded model.
-unknown | It is killed while loading the validation dataset.
+data | It is killed while loading the validation dataset.
+data | It runs out of memory in the pre-processing.
+save | It crashes during the checkpointing.
+forward | It fails in the forward pass despite gradient checkpointing.
+save | 保存模型的时候内存不足
+data | 数据加载的时候被杀
 init | Using vllm, the model is initialised with every request leading to a crash.
 unknown | To avoid running out of memory in evaluation, set eval_accumulation_steps.
 unknown | An OOM does not happen in evaluation.

@@ -112,7 +112,7 @@ var doings = []sign{
 	{phase: Optimizer, all: kClip, with: kGrad},
 	{phase: Optimizer, all: kStep, with: kOptim, not: kTrain | kEval | kSample},
 	{phase: Optimizer, all: kGrad | kMove},
-	{phase: Optimizer, all: kOptim | kFile, not: kLoad},
+	{phase: Optimizer, all: kOptim | kFile, not: kLoad | kBuild},
 	{phase: Init, all: kWarm, with: kModel | kRun},
 	{phase: Load, all: kLoad, not: kData | kDataset | kTrain | kEval | kSample},
 	{phase: Init, all: kBuild, not: kData | kDataset | kForward | kLoss},

@@ -107,9 +107,10 @@ var vocabulary = map[kind]string{
 
 // What feeds a model, in words that are no kind: they say what is done only together with others, see feeding.
 var (
-	feeders = strings.Fields("getitem collate collator prefetcher")
-	stores  = strings.Fields("dataset data corpus csv parquet")
-	parts   = strings.Fields("batch input image img sample target label data mask token ids video audio frame")
+	feeders   = strings.Fields("getitem collate collator prefetcher")
+	stores    = strings.Fields("dataset data corpus csv parquet example")
+	preparers = strings.Fields("preprocess preprocessing preprocessor tokenization")
+	parts     = strings.Fields("batch input image img sample target label data mask token ids video audio frame")
 )
 
 // nouns are words that a stem would take for something they are not.
