@@ -149,7 +149,7 @@ func (b *builder) persistent() {
 
 // section appends the ops that fill emits as one section and returns its index.
 func (b *builder) section(name, phase string, sequences int, fill func()) int {
-	b.ops, b.b = nil, sequences
+	b.ops, b.b = make([]program.Op, 0, 32*b.Model.NLayer+16), sequences
 	fill()
 	b.Sections = append(b.Sections, program.Section{Name: name, Phase: phase, B: sequences, Ops: b.ops})
 	return len(b.Sections) - 1

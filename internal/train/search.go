@@ -160,39 +160,22 @@ func (s *searcher) microBatches(given int) (sizes []int) {
 
 // fastest finds, for one split, the least recompute that fits, with as many logits at once as are worth the recompute that
 // they cost. Where nothing fits, least is what the smallest step of the split takes.
-func (s *searcher) fastest(sp split) (best *Candidate, least units.Bytes, err error) {
-	chunk, fewest := s.lossChunk(sp.micro * s.model.BlockSize)
-	for {
-		c, size, err := s.cheapest(sp, chunk)
-		if err != nil {
-			return nil, 0, err
-		}
-		least = size
-		if c != nil && (best == nil || c.Cost < best.Cost) {
-			best = c
-		} else if best != nil {
-			return best, least, nil // fewer logits cost more than they spare
-		}
-		if chunk <= fewest || c != nil && c.Step.Policy.Recompute[0] == s.levels[0] {
-			return best, least, nil
-		}
-		chunk = max(fewest, (chunk+1)/2)
-	}
-}
-
-// cheapest finds the least recompute that fits with a loss chunk. Recompute grows by one level of one layer at a time, from
-// the first layer on, and memory shrinks with it, so bisection finds the place.
-func (s *searcher) cheapest(sp split, chunk int) (c *Candidate, least units.Bytes, err error) {
+func (s *searcher) fastest(sp split) (c *Candidate, least units.Bytes, err error) {
 	last := (len(s.levels) - 1) * s.model.NLayer
-	at := sort.Search(last, func(at int) bool { // the most live bytes, at once known, are what a placement takes or a little less
-		if s.limit == 0 || err != nil {
-			return true
+	chunk, fewest := s.lossChunk(sp.micro * s.model.BlockSize)
+	at, err := s.recompute(sp, chunk, last)
+	for err == nil && at > 0 && chunk > fewest {
+		fewer := max(fewest, (chunk+1)/2)
+		var then int
+		if then, err = s.recompute(sp, fewer, min(at, last)); err != nil {
+			break
 		}
-		var step *gpt.Step
-		step, err = s.build(sp, chunk, at)
-		return err != nil || step.Live() <= s.limit
-	})
-	for ; err == nil; at++ {
+		if at <= last && s.cost(s.policy(sp, fewer, then)) >= s.cost(s.policy(sp, chunk, at)) {
+			break // fewer logits cost more than they spare
+		}
+		chunk, at = fewer, then
+	}
+	for at = min(at, last); err == nil; at++ {
 		step, wrong := s.build(sp, chunk, at)
 		if wrong != nil {
 			return nil, 0, wrong
@@ -202,17 +185,43 @@ func (s *searcher) cheapest(sp split, chunk int) (c *Candidate, least units.Byte
 			return &Candidate{s.cost(step.Policy), step, layout}, layout.Size, nil
 		}
 		if at == last {
-			return nil, layout.Size, nil
+			if chunk == fewest {
+				return nil, layout.Size, nil
+			}
+			chunk, at = max(fewest, (chunk+1)/2), at-1
 		}
 	}
 	return nil, 0, err
 }
 
-// build is the step in which at single steps of recompute have been made.
-func (s *searcher) build(sp split, chunk, at int) (*gpt.Step, error) {
+// recompute is how many single steps of recompute it takes with a loss chunk until the live bytes fit, which are what a placement
+// takes or a little less: most where no less do, more than that where not even most does. Recompute grows by one level of
+// one layer at a time, from the first layer on, and memory shrinks with it, so bisection finds the place.
+func (s *searcher) recompute(sp split, chunk, most int) (at int, err error) {
+	if s.limit == 0 {
+		return 0, nil
+	}
+	at = sort.Search(most+1, func(at int) bool {
+		if err != nil {
+			return true
+		}
+		var step *gpt.Step
+		step, err = s.build(sp, chunk, at)
+		return err != nil || step.Live() <= s.limit
+	})
+	return at, err
+}
+
+// policy is that of a split in which at single steps of recompute have been made.
+func (s *searcher) policy(sp split, chunk, at int) gpt.Policy {
 	p := s.dtypes
 	p.MicroBatch, p.EvalBatch, p.Gradient, p.LossChunk, p.Recompute = sp.micro, sp.micro, sp.gradient, chunk, s.mix(at)
-	step, err := gpt.Build(s.model, s.shape, p)
+	return p
+}
+
+// build is the step of that policy.
+func (s *searcher) build(sp split, chunk, at int) (*gpt.Step, error) {
+	step, err := gpt.Build(s.model, s.shape, s.policy(sp, chunk, at))
 	if err == nil && s.scratch != nil {
 		step.AddScratch(s.scratch)
 	}
