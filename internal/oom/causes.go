@@ -116,7 +116,7 @@ var clues = sync.OnceValue(func() []clue {
 			}
 			return none()
 		}},
-		{OtherProcess, listedProcesses}, {OtherProcess, heldElsewhere}, {OtherProcess, hardlyOurs}, {OtherProcess, bareError}, {OtherProcess, takesAll},
+		{OtherProcess, listedProcesses}, {OtherProcess, heldElsewhere}, {OtherProcess, hardlyOurs}, {OtherProcess, bareError}, {OtherProcess, takesAll}, {OtherProcess, toldHeld},
 		{Fragmentation, fragmented},
 		{Leak, rising}, {Leak, manySteps}, {Leak, toldLeak}, {Leak, toldLate},
 		{EvalLargerThanTrain, evalAfterTraining}, {EvalWithoutNoGrad, evalKeepsGraph}, {EvalLargerThanTrain, toldEval}, {EvalWithoutNoGrad, volatile}, {EvalWithoutNoGrad, toldEval},

@@ -34,6 +34,8 @@ var (
 	// wellExpr is a clause that says what goes well, or where the failure is not.
 	wellExpr = lazy(`(?i)\b(?:fine|ok|okay|works?|worked|working|normal|normally|success\w*|perfect\w*|smooth\w*|well|possible|no (?:\w+ )?(?:problems?|issues?|errors?|trouble|oom)|without (?:\w+ )?(?:problems?|issues?|errors?|trouble|oom|crash\w*))\b|` +
 		`(?:\bnot|n't|\bnever) (?:\w+ ){0,2}(?:happen|occur|fail|crash|error|oom|problem|issue|the case|see)|正常|没问题|没有问题|成功|可以跑|問題な`)
+	// modalExpr is what has not happened.
+	modalExpr = lazy(`(?i)\b(?:may|might|could) (?:\w+ ){0,4}(?:fail|crash|error|oom|run out|happen|occur|cause)`)
 	// notExpr turns what goes well around.
 	notExpr = lazy(`(?i)(?:\bnot|n't|\bnever|\bno longer|\bcannot) (?:\w+ ){0,2}(?:fine|ok|okay|work\w*|success\w*|well)\b`)
 	// whenExpr are the words that a clause names a time or a place after.
@@ -86,7 +88,7 @@ func sentenceSays(sentence string) heard {
 		}
 		fails := failsExpr().FindStringIndex(clause)
 		well := wellExpr().MatchString(clause) && !notExpr().MatchString(clause)
-		if well || fails != nil && adviceExpr().MatchString(clause) {
+		if well || modalExpr().MatchString(clause) || fails != nil && adviceExpr().MatchString(clause) {
 			continue
 		}
 		for _, at := range whenExpr().FindAllStringIndex(clause, 16) {

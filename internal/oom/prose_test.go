@@ -1,6 +1,7 @@
 package oom
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -37,6 +38,7 @@ forward | It fails in the forward pass despite gradient checkpointing.
 save | 保存模型的时候内存不足
 data | 数据加载的时候被杀
 init | Using vllm, the model is initialised with every request leading to a crash.
+unknown | This may cause some inputs to fail during inference.
 unknown | To avoid running out of memory in evaluation, set eval_accumulation_steps.
 unknown | An OOM does not happen in evaluation.
 backward | It always stops at this line:#loss.backward()
@@ -68,6 +70,8 @@ optimizer | W tensorflow/core/framework/op_kernel.cc:1202] OP_REQUIRES failed at
 init | W tensorflow/core/framework/op_kernel.cc:1202] OP_REQUIRES failed at assign_op.h:12 : Resource exhausted: OOM when allocating tensor with shape[16,8] and type float
 backward | train_ft.py:12 _forward_backward_step -> torch/_tensor.py:623 backward -> torch/autograd/graph.py:9 _engine_run_backward
 sample | serve.py:5 answer → model.py:80 generate → layers.py:7 forward
+init | Exception in worker P0 while processing method determine_num_available_blocks.
+init | jcuda.CudaException: CUDA_ERROR_OUT_OF_MEMORY#    at jcuda.driver.JCudaDriver.cuCtxCreate(JCudaDriver.java:1514)
 init |     self.mean = torch.from_numpy(mean).float().cuda()
 init | 1、File "train.py", line 82, in <module>#    model_func = model_func.cuda()
 init | File "/w/ui/app.py", line 72, in infer#    pipe.to(device)
@@ -89,6 +93,37 @@ forward | File "/env/lib/python3.11/site-packages/mmdet/structures/bbox/bbox_ove
 		l, err := Read(strings.NewReader("some output\n" + strings.ReplaceAll(text, "#", "\n") + "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
 		if err != nil || l.Phase() != want {
 			t.Errorf("%s: %s, want %s; %v", text, l.Phase(), want, err)
+		}
+	}
+}
+
+// What the one who reports it says of the cause is among the first three, where the message gives no number that says otherwise.
+func TestCausesTold(t *testing.T) {
+	for text, want := range map[string]Cause{
+		"Even with no job of mine running, 13 GB are allocated by someone.":                       OtherProcess,
+		"A zombie process keeps sitting on the card.":                                             OtherProcess,
+		"推理时显存逐渐增加，最后报错":                                                                          Leak,
+		"The memory usage is getting bigger with every image.":                                    Leak,
+		"It leaks memory in each call.":                                                           Leak,
+		"After 8000 iterations it ran out of memory.":                                             Leak,
+		"Restarting from a checkpoint goes out of memory, a fresh run does not.":                  CheckpointOnGPU,
+		"The train part is all right, the error appears afterwards, in the evaluation.":           EvalLargerThanTrain,
+		"It fails during the export to ONNX.":                                                     Other,
+		"RuntimeError: cuda runtime error (2) : out of memory at THC/THCCachingHostAllocator.cpp": HostMemory,
+	} {
+		message := "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
+		if want == HostMemory {
+			message = ""
+		}
+		l, err := Read(strings.NewReader("# Help needed\n\n" + text + "\n\n" + message + "\n"))
+		if err != nil || l.Failure() == nil {
+			t.Errorf("%s: no failure; %v", text, err)
+			continue
+		}
+		causes := Diagnose(Case{Log: l}).Causes
+		first := causes[:min(len(causes), 3)]
+		if !slices.ContainsFunc(first, func(f Finding) bool { return f.Cause == want }) {
+			t.Errorf("%s: %+v, want %s", text, first, want)
 		}
 	}
 }

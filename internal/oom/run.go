@@ -126,12 +126,19 @@ var notes = []note{
 	{"failed to load model", `failed to load model`, state(Load), false},
 	{"see_memory_usage", `(?i)\b(?:before|after) (?:creat|initializ)\w+ (?:\w+ )?(?:partition|optimizer)`, state(Init), false}, {"kv_cache_init", `kv_cache_init`, state(Init), false}, {"failed to create", `failed to create (?:llama_)?context`, state(Init), false}, {"gallocr_reserve", `gallocr_reserve`, state(Init), false},
 	{"tracerwarning", `TracerWarning`, state(Compile), false},
+	{"processing method", `processing method (\w+)`, func(r *Run, m []string) {
+		if s := (Traceback{{Func: m[1]}}).sight(); s.doing != "" {
+			r.Progress.Status = s.doing
+		}
+	}, false},
 	{"got prompt", `(?m)^\W*got prompt`, state(Sample), false}, {"error completing request", `Error completing request`, state(Sample), false},
 	{"output generated in", `Output generated in`, state(Sample), false},
 	{"oom", `.+`, mention, false}, {"kill", `.+`, mention, false}, {"memory", `.+`, mention, false}, {"vram", `.+`, mention, false}, {"显存", `.+`, mention, false}, {"内存", `.+`, mention, false},
 	{"メモリ", `.+`, mention, false}, {"speicher", `.+`, mention, false}, {"메모리", `.+`, mention, false}, {"मेमोरी", `.+`, mention, false}, {"moire", `.+`, mention, false}, {"memoria", `.+`, mention, false},
 	{"leak", `(?i)memory leak|leak(?:s|ed|ing)?(?: of)?(?: \w+)? (?:memory|vram)|\bmemory\b[^.\n]{0,20}\bleak`, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"increas", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
+	{"process", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"released", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"someone", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false},
+	{"显存", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"内存", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"climb", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"ris", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"grow", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},

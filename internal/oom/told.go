@@ -14,6 +14,7 @@ type Told struct {
 	Claim    bool  // and it did so to the reporter
 	Other    bool  // something else ended it
 	Host     bool  // the machine's own
+	Held     bool  // something else holds the card's memory
 	Leak     bool  // memory grows while it runs
 	Late     bool  // it fails after some epochs or steps
 	Resume   bool  // it happens on resuming
@@ -34,7 +35,8 @@ func tell(get func(*Told) *bool) func(*Run, []string) {
 }
 
 const (
-	growthExpr   = `(?i)(?:memory|vram|ram)\b[^.\n]{0,60}(?:\b(?:keeps?|kept)(?: on)? (?:increas|grow|ris|climb|accumulat|going up)|\b(?:is|are|was) (?:getting|becoming) (?:bigger|larger|higher)|\b(?:grow(?:s|ed|ing)?|increas(?:es|ed|ing)|ris(?:es|ing)|climb(?:s|ed|ing)?|creeps?|accumulat\w+)\b[^.\n]{0,20}\b(?:slowly|steadily|gradually|every|each|over|until|during|with|batch|epoch|iterations?|steps?|time)\b)|memory[^.\n]{0,60}\bsteady increase`
+	occupiedExpr = `(?i)\b(?:another|other|previous|zombie|stale|old)\b (?:\w+ ){0,2}process(?:es)?\b[^.\n]{0,40}\b(?:hold|occup|us(?:e|ing)|eat|tak|consum|keep|remain)|\bby (?:someone|somebody|others?|another)\b|\bprocess(?:es|\(es\))? (?:\w+ )?still (?:hold|occup|us)|\bzombie process|\bmemory (?:\w+ )?(?:is |was )?not (?:being )?(?:released|freed)|\bshar(?:ed|ing) (?:the )?(?:same )?(?:gpu|card|machine|server)`
+	growthExpr   = `(?i)(?:显存|内存)[^，。\n]{0,6}(?:逐渐|一直|不断|持续|越来越)|(?:memory|vram|ram)\b[^.\n]{0,60}(?:\b(?:keeps?|kept)(?: on)? (?:increas|grow|ris|climb|accumulat|going up)|\b(?:is|are|was) (?:getting|becoming) (?:bigger|larger|higher)|\b(?:grow(?:s|ed|ing)?|increas(?:es|ed|ing)|ris(?:es|ing)|climb(?:s|ed|ing)?|creeps?|accumulat\w+)\b[^.\n]{0,20}\b(?:slowly|steadily|gradually|every|each|over|until|during|with|batch|epoch|iterations?|steps?|time)\b)|memory[^.\n]{0,60}\bsteady increase`
 	evalTalkExpr = `(?i)(?:memory|oom|error|crash\w*|fails?)\b[^\n]{0,80}\b(?:during|in|on|at|when|while|for)(?: the| doing| running| i run)* (?:evaluat|validat)|\b(?:during|in|when|while)(?: the| doing| running| i run)* (?:evaluat|validat)[^\n]{0,80}(?:memory|oom|error|crash)`
 )
 
@@ -61,6 +63,13 @@ func voice(f *Failure) Name {
 		}
 	}
 	return ""
+}
+
+func toldHeld(e *evidence) (int, i18n.Message) {
+	if e.run.Told.Held && e.Kind == Device {
+		return 52, i18n.M("evidence.told_held")
+	}
+	return none()
 }
 
 func toldLeak(e *evidence) (int, i18n.Message) {
