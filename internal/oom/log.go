@@ -35,6 +35,9 @@ func (l *Log) sight() sight {
 		s = s.or(titled(l.Run.Title))
 	}
 	s = s.or(l.Run.Told.Phase.sight)
+	if l.Run.Progress.Nameless && read(l.Run.Title).has(kTrain) {
+		s = s.or(inTraining)
+	}
 	if l.Run.Progress.Loaded {
 		s = s.or(sight{doing: Init}) // and nothing was shown after
 	}

@@ -16,10 +16,11 @@ var (
 	barExpr  = lazy(`(\d+)/(\d+) \[[\d:]+<[\d:?]+, *([\d.]+)?(s/it|it/s)?`)
 	// labelExpr is a bar under way and the name before it; taskExpr is mmcv's and YOLO's, which only evaluation draws, and rowExpr
 	// YOLO's of training.
-	labelExpr = lazy(`^[^%|]{0,80}?\b\d{1,2}%`)
-	fullExpr  = lazy(`(?i)^[^%|]{0,20}\bloading [^%|]{0,60}\b100%`)
-	taskExpr  = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s|\bmAP\S*\s*:\s*\d{1,2}%`)
-	rowExpr   = lazy(`^\s*\d+/\d+\s+[\d.]+G\s`)
+	labelExpr    = lazy(`^[^%|]{0,80}?\b\d{1,2}%`)
+	namelessExpr = lazy(`(?:^|[\s,])\d{1,2}%\|[^|]*\| *\d+/\d+ \[`)
+	fullExpr     = lazy(`(?i)^[^%|]{0,20}\bloading [^%|]{0,60}\b100%`)
+	taskExpr     = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s|\bmAP\S*\s*:\s*\d{1,2}%`)
+	rowExpr      = lazy(`^\s*\d+/\d+\s+[\d.]+G\s`)
 	// statusExpr is a line that begins with what the program is about to do, or an epoch's.
 	statusExpr = lazy(`(?i)^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|decoding|capturing|exporting|saving|initializing|transcribing|predicting|(?:running|starting|start|begin) (?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|\b(capturing )[^\n]{0,40}graphs?\b|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(epoch\((?:train|val|test)\))|\b(?:iter(?:ation)?|step|batch)\W{0,4}\d+[^\n]{0,60}\b((?:\w+[ _])?loss)|\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
 	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)

@@ -22,6 +22,7 @@ compile | It crashes while exporting to TensorRT.
 init | The server cannot start, memory is exhausted at once.
 init | It fails while capturing the CUDA graphs.
 optimizer | The memory overhead in the optimizer step ends in a crash.
+unknown | The saved model leads to a crash.
 sample | Did anybody else see this problem while testing the demo?
 sample | 用 demo 推理的时候报错
 eval | 训练正常，验证的时候显存就爆了

@@ -198,6 +198,7 @@ func (r *Reader) Finish() *Log {
 	r.run.Progress.bar(string(r.lastBar))
 	r.run.Progress.status(string(stripPrefix(r.lastState)))
 	r.run.Progress.Bar = barPhase(string(r.lastBar))
+	r.run.Progress.Nameless = r.run.Progress.Bar == "" && namelessExpr().Match(r.lastBar)
 	r.run.Progress.Loaded = r.run.Progress.Bar == "" && fullExpr().Match(r.lastBar)
 	if !due(r.run.Progress.memories) {
 		r.run.Progress.memory(string(r.lastMem))

@@ -39,6 +39,7 @@ type Progress struct {
 	Steps    int64   // steps that went well: iteration lines, or the count in the last progress bar
 	StepTime float64 // seconds an iteration, from the last line that says
 	Bar      Phase   // what the last progress bar was of, where it names it and had not reached its end; Forward is training
+	Nameless bool    // the last progress bar was under way, and says not of what
 	Loaded   bool    // the last progress bar was of a model that was loaded in full
 	Status   Phase   // what the program said last that it was doing
 	Memory   []units.Bytes

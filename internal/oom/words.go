@@ -85,7 +85,7 @@ var vocabulary = map[kind]string{
 	kExport:   "export convert conversion trace tracing export*",
 	kTarget:   "onnx tensorrt trt torchscript coreml tflite openvino jit ncnn",
 	kOne:      "image img video picture photo audio webcam single demo example wav",
-	kSave:     "save saved saving dump write",
+	kSave:     "save saving dump write",
 	kCompiler: "inductor dynamo triton xla compiler functorch jax autotuner aot",
 	kRun:      "run start call main advance execute iter loop __call__ do",
 	kData:     "dataloader loader collate sampler getitem fetch worker extension action",
