@@ -18,6 +18,7 @@ func BenchmarkChoose(b *testing.B) {
 		limit units.Bytes
 	}{
 		"124M 11.15GiB": {gpt.Model{NLayer: 12, NHead: 12, NEmbd: 768, BlockSize: 1024, VocabSize: 50304}, 512, 11418 * units.MiB},
+		"124M 3.48GiB":  {gpt.Model{NLayer: 12, NHead: 12, NEmbd: 768, BlockSize: 1024, VocabSize: 50304}, 512, 3564 * units.MiB},
 		"774M 15.45GiB": {gpt.Model{NLayer: 36, NHead: 20, NEmbd: 1280, BlockSize: 1024, VocabSize: 50304}, 16, 15821 * units.MiB},
 	} {
 		b.Run(name, func(b *testing.B) {

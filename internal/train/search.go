@@ -241,11 +241,12 @@ func (s *searcher) mix(at int) []gpt.Recompute {
 	return mixed
 }
 
-// leastChunk is the fewest tokens whose logits are worth a matmul.
-const leastChunk = 16
+// leastChunk is the fewest tokens whose logits are worth a matmul, and mostChunks how many chunks of a micro-batch are worth
+// their launches.
+const leastChunk, mostChunks = 16, 256
 
 // lossChunk is the most and the fewest tokens whose logits the search may hold at once: the settings', or from what keeps the
-// logits under the device's measure, in equal chunks, down to leastChunk.
+// logits under the device's measure, in equal chunks, down to leastChunk or mostChunks.
 func (s *searcher) lossChunk(tokens int) (most, fewest int) {
 	if s.chunk > 0 {
 		return s.chunk, s.chunk
@@ -253,7 +254,7 @@ func (s *searcher) lossChunk(tokens int) (most, fewest int) {
 	most = max(leastChunk, int(int64(s.costs.Logits)/(int64(s.model.VocabSize)*s.dtypes.Activation.Size())))
 	chunks := (tokens + most - 1) / most
 	most = (tokens + chunks - 1) / chunks
-	return most, min(most, leastChunk)
+	return most, min(most, max(leastChunk, (tokens+mostChunks-1)/mostChunks))
 }
 
 // cost is the time of a step under a policy, relative to one whose every token costs the same: what a micro-batch and a loss chunk
