@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/snugml/snug/internal/trace"
@@ -97,6 +99,15 @@ func (u Unit) Hash() string {
 	add(u.Source)
 	fmt.Fprintln(h, u.Name, strings.Join(u.Defines, " "))
 	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Kernels names all kernels as they are: what was timed with others is stale.
+func Kernels() string {
+	h, sources := sha256.New(), Sources()
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		fmt.Fprintf(h, "%s %d\n%s", name, len(sources[name]), sources[name])
+	}
+	return hex.EncodeToString(h.Sum(nil))[:8]
 }
 
 // HashFile and ResourceFile are members of every archive: each unit's hash, and each kernel's resources.

@@ -130,3 +130,10 @@ func TestConversions(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkKernels is a part of every start.
+func BenchmarkKernels(b *testing.B) {
+	for b.Loop() {
+		Kernels()
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/snugml/snug/internal/cuda"
 	"github.com/snugml/snug/internal/durable"
 	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/program"
@@ -131,7 +132,7 @@ func (c *calibrator) time(layers, micro int, level gpt.Recompute) (float64, erro
 // costFile remembers the costs of a device, by what they were measured on. Losing it costs a second at start.
 type costFile string
 
-// costFileIn is the file of a device in a folder, none where there is no folder; blas says that the library multiplies.
+// costFileIn is the file of a device and these kernels in a folder, none where there is no folder; blas says that the library multiplies.
 func costFileIn(folder, device string, blas bool) costFile {
 	if folder == "" {
 		return ""
@@ -140,7 +141,7 @@ func costFileIn(folder, device string, blas bool) costFile {
 	if blas {
 		by = "cublaslt"
 	}
-	return costFile(filepath.Join(folder, fmt.Sprintf("costs-%s-%s.json", filepath.Base(strings.ReplaceAll(device, " ", "-")), by)))
+	return costFile(filepath.Join(folder, fmt.Sprintf("costs-%s-%s-%s.json", filepath.Base(strings.ReplaceAll(device, " ", "-")), by, cuda.Kernels())))
 }
 
 // read is what the file holds: nothing, where it is missing or broken.
