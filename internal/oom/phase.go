@@ -185,6 +185,9 @@ func (w *walk) source(code, next string) {
 			phase, k = c.updates(n)
 			n.kind |= k
 		}
+		if c.nested && next != "" && c.name != next && (phase == Data || phase == Load) {
+			continue // it was done before what failed
+		}
 		w.do(phase, n, false)
 		w.why(n, subject, false)
 		if c.runsGraph() {

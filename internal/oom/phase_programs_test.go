@@ -157,6 +157,7 @@ forward | /w/gat/train.py train: out = model(data.x, data.edge_index); CALL; . f
 eval | /w/gat/train.py test: out = model(data.x, data.edge_index); torch/autograd/grad_mode.py decorate_context; CALL; . forward
 load | llama_cpp/llama.py __init__; llama_cpp/_internals.py __init__: raise ValueError(f"Failed to load model from file: {path_model}")
 load | exllamav2/model.py load_autosplit; exllamav2/model.py load_autosplit_gen; exllamav2/linear.py load
+sample | . main: out = model.generate(load_data(path)); torch/utils/_contextlib.py decorate_context; transformers/generation/utils.py generate
 forward | maxtext/train.py main; maxtext/train.py train_loop: state, metrics = p_train_step(state, example_batch, nextrng); jax/_src/pjit.py cache_miss
 init | maxtext/train.py setup_train_loop; maxtext/max_utils.py setup_training_state; maxtext/max_utils.py setup_initial_state
 sample | t5x/infer.py infer; t5x/models.py predict_batch; jax/_src/pjit.py cache_miss

@@ -8,6 +8,7 @@ import (
 // callee is a call written in a source line, what it is called on and what is passed to it, as far as the line goes.
 type callee struct {
 	name, object, args string
+	nested             bool // in the arguments of another
 }
 
 // touches are calls that are often the first to need the card.
@@ -46,6 +47,7 @@ func callees(code string) []callee {
 		return nil
 	}
 	var found []callee
+	within := 0 // where the outer call's arguments end
 	for i := range len(code) {
 		start := i
 		for code[i] == '(' && start > 0 && word(code[start-1]) {
@@ -68,7 +70,9 @@ func callees(code string) []callee {
 				break
 			}
 		}
-		found = append(found, callee{code[start:i], code[object:start], passed(code[i+1:])})
+		args := passed(code[i+1:])
+		found = append(found, callee{code[start:i], code[object:start], args, i < within})
+		within = max(within, i+1+len(args))
 	}
 	return found
 }
