@@ -332,6 +332,7 @@ eval | Validating: 40%|████      | 4/10 [00:02<00:03,  1.71it/s]
 eval | ***** Running Evaluation *****
 forward | ***** Running training *****
 forward | Epoch 1/10
+forward | | epoch 001:   0%| | 1/85544 [00:01<44:15:59,  1.86s/it, loss=20.7, ppl=177489, oom=5]
 forward | Epoch [1][50/7330]	lr: 1.978e-03, eta: 1 day, 8:01:41, time: 0.5
 forward | Train Epoch: 1 [0/60000 (0%)]	Loss: 2.30
 load | Loading pipeline components...:  43%|████▎     | 3/7 [00:01<00:01,  2.10it/s]

@@ -16,7 +16,7 @@ var (
 	barExpr  = lazy(`(\d+)/(\d+) \[[\d:]+<[\d:?]+, *([\d.]+)?(s/it|it/s)?`)
 	// labelExpr is a bar under way and the name before it; taskExpr is mmcv's and YOLO's, which only evaluation draws, and rowExpr
 	// YOLO's of training.
-	labelExpr    = lazy(`^[^%|]{0,80}?\b\d{1,2}%`)
+	labelExpr    = lazy(`^[\s|]*[^%|]{0,80}?\b\d{1,2}%`)
 	namelessExpr = lazy(`(?:^|[\s,])\d{1,2}%\|[^|]*\| *\d+/\d+ \[`)
 	fullExpr     = lazy(`(?i)^[^%|]{0,20}\bloading [^%|]{0,60}\b100%`)
 	taskExpr     = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s|\bmAP\S*\s*:\s*\d{1,2}%`)

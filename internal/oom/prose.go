@@ -41,7 +41,7 @@ var (
 	// whenExpr are the words that a clause names a time or a place after.
 	whenExpr = lazy(`(?i)\b(?:during|when(?:ever)?|while|in(?:side)?|on(?:ce)?|at|upon|for|doing|running|with|calling|trying to|tries to|attempt(?:ing|s) to|until|by|starts?|begins?|reach(?:es|ed|ing))\b`)
 	// firstExpr is a clause's first word.
-	firstExpr = lazy(`^\W*\w+`)
+	firstExpr = lazy(`^\W*\w+(?:\s|$)`)
 	// phraseExpr is what follows them, as far as it belongs there.
 	phraseExpr = lazy(`^(?:[^\w.\n]+[\w.]+){1,5}`)
 	// duringExpr is training under way; when training, or starting it, fails may be before its first step.
@@ -70,9 +70,9 @@ func told(text string) heard {
 	return best
 }
 
-// frameExpr is a call's line, and pathExpr a file's place: their words are not people's.
+// frameExpr is a call's line or a progress bar, and pathExpr a file's place: their words are not people's.
 var (
-	frameExpr = lazy(`\bline \d+, in |\.py:\d+`)
+	frameExpr = lazy(`\bline \d+, in |\.py:\d+|\d+/\d+ \[\d`)
 	pathExpr  = lazy(`https?:[!-~]+|[!-~]+/[!-~]+/[!-~]+|[!-~]+\.cc\b[!-~]*`)
 )
 
