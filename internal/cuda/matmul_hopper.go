@@ -10,7 +10,7 @@ const (
 	hopperTile    = 256
 	hopperStep    = 64
 	hopperThreads = 384
-	hopperShared  = 4*(128+256)*hopperStep*2 + 8*2*2048 + 2*4*8 // four buffers, two boxes a warp, the buffers' barriers
+	hopperShared  = 3*(128+256)*hopperStep*2 + 8*4*2048 + 2*3*8 // three buffers, four boxes a warp, the buffers' barriers
 	hopperCard    = 132                                         // multiprocessors of the largest Hopper card
 	hopperSlot    = hopperTile * hopperTile * 4                 // bytes of a tile's partial sums
 )
@@ -58,33 +58,30 @@ func (e *Executor) ownHopper(m *matmul) error {
 		clusters = min(clusters, w.tiles)
 	}
 	// An operand whose rows hold K is copied 128 rows at a time, one whose columns do 64: a box is 64 elements wide.
-	a, b := matrix{m.a, m.in, m.M, m.K, 128}, matrix{m.b, m.in, m.N, m.K, 128}
+	a, b, d := matrix{m.a, m.in, m.M, m.K, 128}, matrix{m.b, m.in, m.N, m.K, 128}, matrix{m.d, m.out, m.M, m.N, 16}
 	if m.layout == "tn" {
 		a = matrix{m.a, m.in, m.K, m.M, hopperStep}
 	}
 	if m.layout != "nt" {
 		b = matrix{m.b, m.in, m.K, m.N, hopperStep}
 	}
-	maps := []matrix{a, b, {m.d, m.out, m.M, m.N, 16}}
+	partial := d // not used
 	if cut > 0 {
-		maps = append(maps, matrix{m.workspace, trace.Float32, (clusters + cut) * hopperTile, hopperTile, 16})
+		partial = matrix{m.workspace, trace.Float32, (clusters + cut) * hopperTile, hopperTile, 16}
+	}
+	unit, sum := "matmul."+elements[m.in].suffix, ""
+	if m.out == trace.Float32 {
+		sum = "_sum"
 	}
 	job := []uint64{uint64(m.bias), uint64(m.d), uint64(m.M) | uint64(m.N)<<32, uint64(m.K) | uint64(w.whole)<<32,
 		uint64(flag(m.accumulate)) | uint64(clusters)<<32, uint64(w.parts) | uint64(w.length)<<32}
 	args := e.with().add(job...)
-	for _, x := range maps {
+	for _, x := range []matrix{a, b, d, partial} {
 		t, err := e.tensorMap(x)
 		if err != nil {
 			return err
 		}
 		args.add(t[:]...)
-	}
-	if cut == 0 {
-		args.add(make([]uint64, len(tensorMap{}))...) // no partial sums
-	}
-	unit, sum := "matmul."+elements[m.in].suffix, ""
-	if m.out == trace.Float32 {
-		sum = "_sum"
 	}
 	if err := e.launch(unit, "matmul_"+m.layout+"_hopper"+sum, dim{x: 2 * clusters}, hopperThreads, hopperShared); err != nil || cut == 0 {
 		return err

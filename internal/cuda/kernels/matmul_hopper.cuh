@@ -1,6 +1,6 @@
 // The products of matmul.cu on Hopper: wgmma fed by bulk tensor copies.
 //
-// A cluster of two blocks makes 256 x 256 of D, each block 128 rows of it. One thread of a block keeps four buffers filled,
+// A cluster of two blocks makes 256 x 256 of D, each block 128 rows of it. One thread of a block keeps three buffers filled,
 // 64 of K each; two warpgroups multiply, 64 x 256 each. The blocks share B: each copies half of it to both. D leaves through
 // shared memory, each warp's part by itself, while the next tile's copies are under way.
 //
@@ -14,11 +14,8 @@
 
 namespace hopper {
 
-#ifndef SNUG_STAGES
-#define SNUG_STAGES 4
-#endif
-const int TILE = 256, STEP = 64, STAGES = SNUG_STAGES, A_BYTES = 128 * STEP * 2, STAGE_BYTES = A_BYTES + TILE * STEP * 2;
-const int BOX = 2048, OWN = STAGES == 4 ? 2 : 4, BORROW = STAGES == 4, STAGING = 8 * OWN * BOX;
+const int TILE = 256, STEP = 64, STAGES = 3, A_BYTES = 128 * STEP * 2, STAGE_BYTES = A_BYTES + TILE * STEP * 2;
+const int BOX = 16 * 128, BOXES = 4; // a warp writes D from boxes of 16 rows of 128 bytes, a tile of 16-bit elements at once
 
 struct Job {
     const elem *bias; // (N), may be null
@@ -94,9 +91,6 @@ struct Ring {
     }
 };
 
-// group_sync waits for the warps of a warpgroup.
-__device__ __forceinline__ void group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
-
 template <bool AT, bool BT>
 __device__ __forceinline__ void feed(const Job &job, const TensorMap *a, const TensorMap *b, u32 base, u32 full, u32 empty, u32 rank) {
     Worker worker(job, blockIdx.x / 2);
@@ -126,15 +120,6 @@ __device__ __forceinline__ void feed(const Job &job, const TensorMap *a, const T
     }
 }
 
-// Boxes is a warp's room to write D from: OWN boxes of 16 rows of 128 bytes, and one more in the rows of A that it has
-// multiplied last, whose buffer is handed on only when `returned`.
-struct Boxes {
-    u32 own, borrowed;
-    __device__ __forceinline__ u32 at(int i) const { return i % (OWN + BORROW) < OWN ? own + i % (OWN + BORROW) * BOX : borrowed; }
-    // returned waits until the store from the last borrowed one of n boxes has read it.
-    template <int N> __device__ __forceinline__ void returned() const { store_read<(N - 1 - OWN) % (OWN + 1)>(); }
-};
-
 // put writes 16 rows and 16 columns (16-bit elements) or 8 (fp32) of a warp's sums to a box, from its column group j on.
 __device__ __forceinline__ void put(elem, u32 box, int j, const float (&x)[4], const float (&y)[4]) {
     int lane = threadIdx.x & 31, r = lane & 15;
@@ -152,71 +137,84 @@ __device__ __forceinline__ void put(float, u32 box, int j, const float (&x)[4], 
     }
 }
 
-// emit sends a warp's 16 x 256 sums on their way, a box at a time: `finish` changes the sums of a column pair, `send` starts
-// the store of a box at its first column.
-template <typename T, typename Finish, typename Send>
-__device__ __forceinline__ void emit(float (&acc)[32][4], Boxes boxes, Finish finish, Send send) {
-    const int GROUPS = 16 / sizeof(T), COUNT = 32 / GROUPS; // of 8 columns in a box; of boxes
-    int lane = threadIdx.x & 31, q = lane & 3;
+// write fills box `box` of T with a warp's sums, after `finish` has changed those of each column pair.
+template <typename T, typename Finish> __device__ __forceinline__ void write(float (&acc)[32][4], u32 at, int box, Finish finish) {
+    const int GROUPS = 16 / sizeof(T); // of 8 columns in a box
+    int q = threadIdx.x & 3;
 #pragma unroll
-    for (int box = 0; box < COUNT; box++) {
-        u32 at = boxes.at(box);
-        if (lane == 0) {
-            if (box == 0) store_read<0>(); // the last tile's
-            else store_read<OWN + BORROW - 1>();
-        }
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < GROUPS; j += 2) {
-            float(&x)[4] = acc[box * GROUPS + j], (&y)[4] = acc[box * GROUPS + j + 1];
-            finish(x, (box * GROUPS + j) * 8 + q * 2);
-            finish(y, (box * GROUPS + j + 1) * 8 + q * 2);
-            put(T(), at, j, x, y);
-        }
-        visible();
-        __syncwarp();
-        if (lane == 0) {
-            send(at, box * GROUPS * 8);
-            store_commit();
-        }
+    for (int j = box * GROUPS; j < (box + 1) * GROUPS; j += 2) {
+        finish(acc[j], j * 8 + q * 2);
+        finish(acc[j + 1], j * 8 + 8 + q * 2);
+        put(T(), at, j % GROUPS, acc[j], acc[j + 1]);
     }
-    if (BORROW && lane == 0) boxes.returned<COUNT>();
+    visible();
     __syncwarp();
 }
 
-// settle finishes D's rows m.. and columns n.. from a warp's sums: + bias, + D.
-template <typename Out>
-__device__ __forceinline__ void settle(const Job &job, float (&acc)[32][4], const TensorMap *d, Boxes boxes, int m, int n) {
-    if constexpr (sizeof(Out) == 4) {
-        emit<float>(acc, boxes, [](float(&)[4], int) {}, [&](u32 at, int col) {
-            if (job.accumulate) add_box(d, m, n + col, at);
-            else store_box(d, m, n + col, at);
-        });
-        return;
-    }
-    const elem *bias = job.bias, *old = job.accumulate ? (const elem *)job.d : nullptr;
-    int row = m + (threadIdx.x >> 2 & 7);
-    emit<elem>(acc, boxes, [&](float(&x)[4], int col) {
-        if (n + col >= job.N) return;
-        if (bias) {
-            Pack<elem, 2> b = load<2>(bias + n + col);
-            float y = to_float(b.v[0]), z = to_float(b.v[1]);
-            x[0] += y, x[1] += z, x[2] += y, x[3] += z;
-        }
-        if (!old) return;
+// emit sends a warp's 16 x 256 sums on their way, a box at a time; `send` starts the store of a box at its first column.
+template <typename T, typename Finish, typename Send>
+__device__ __forceinline__ void emit(float (&acc)[32][4], u32 boxes, Finish finish, Send send) {
+    bool first = (threadIdx.x & 31) == 0;
+    const int COUNT = 256 * sizeof(T) / 128;
 #pragma unroll
-        for (int low = 0; low < 2; low++) {
-            if (row + low * 8 >= job.M) continue;
-            Pack<elem, 2> o = load<2>(old + (long long)(row + low * 8) * job.N + n + col);
-            x[2 * low] += to_float(o.v[0]), x[2 * low + 1] += to_float(o.v[1]);
+    for (int box = 0; box < COUNT; box++) {
+        u32 at = boxes + box % BOXES * BOX;
+        if (first) store_read<BOXES - 1>();
+        __syncwarp();
+        write<T>(acc, at, box, finish);
+        if (first) {
+            send(at, box * (COUNT == 4 ? 64 : 32));
+            store_commit();
         }
-    }, [&](u32 at, int col) { store_box(d, m, n + col, at); });
+    }
+}
+
+// PlusBias and PlusD are what `finish` adds: bias, or what D held. Outside D they read some element that is there, for
+// nothing is stored.
+struct Nothing {
+    __device__ __forceinline__ void operator()(float (&)[4], int) const {}
+};
+struct PlusBias {
+    const elem *bias;
+    int n, N;
+    __device__ __forceinline__ void operator()(float (&x)[4], int col) const {
+        Pack<elem, 2> b = load<2>(bias + min(n + col, N - 2));
+        x[0] += to_float(b.v[0]), x[1] += to_float(b.v[1]), x[2] += to_float(b.v[0]), x[3] += to_float(b.v[1]);
+    }
+};
+struct PlusD {
+    const elem *high, *low; // this thread's rows
+    int n, N;
+    __device__ __forceinline__ PlusD(const Job &job, int m, int n) : n(n), N(job.N) {
+        int row = m + (threadIdx.x >> 2 & 7);
+        high = (const elem *)job.d + (long long)min(row, job.M - 1) * N;
+        low = (const elem *)job.d + (long long)min(row + 8, job.M - 1) * N;
+    }
+    __device__ __forceinline__ void operator()(float (&x)[4], int col) const {
+        int c = min(n + col, N - 2);
+        Pack<elem, 2> h = load<2>(high + c), l = load<2>(low + c);
+        x[0] += to_float(h.v[0]), x[1] += to_float(h.v[1]), x[2] += to_float(l.v[0]), x[3] += to_float(l.v[1]);
+    }
+};
+
+// settle finishes D's rows m.. and columns n.. from a warp's sums: + bias where B lies by rows, + D where it does not.
+template <bool BT, typename Out>
+__device__ __forceinline__ void settle(const Job &job, float (&acc)[32][4], const TensorMap *d, u32 boxes, int m, int n) {
+    auto send = [&](u32 at, int col) { store_box(d, m, n + col, at); };
+    if constexpr (sizeof(Out) == 4) {
+        if (job.accumulate) emit<Out>(acc, boxes, Nothing(), [&](u32 at, int col) { add_box(d, m, n + col, at); });
+        else emit<Out>(acc, boxes, Nothing(), send);
+    } else {
+        if (BT && job.accumulate) emit<Out>(acc, boxes, PlusD(job, m, n), send);
+        else if (!BT && job.bias) emit<Out>(acc, boxes, PlusBias{job.bias, n, job.N}, send);
+        else emit<Out>(acc, boxes, Nothing(), send);
+    }
 }
 
 template <bool AT, bool BT, typename Out>
 __device__ __forceinline__ void multiply_all(const Job &job, const TensorMap *d, const TensorMap *partial, u32 base, u32 full, u32 empty, u32 rank) {
     int group = (threadIdx.x >> 7) - 1, warp = (threadIdx.x >> 5) - 4, thread = threadIdx.x & 127;
-    Boxes boxes = {base + STAGES * STAGE_BYTES + warp * OWN * BOX, 0};
+    u32 boxes = base + STAGES * STAGE_BYTES + warp * BOXES * BOX;
     Worker worker(job, blockIdx.x / 2);
     Ring ring = {0, 0};
     // A buffer is handed on in both blocks, because each fills half of B in both.
@@ -242,23 +240,14 @@ __device__ __forceinline__ void multiply_all(const Job &job, const TensorMap *d,
         }
         wait<0>();
         settled(acc);
-        if (BORROW) {
-            group_sync(group);
-            boxes.borrowed = base + before * STAGE_BYTES + warp * BOX;
-        } else {
-            release(before);
-        }
+        release(before);
         int row, col;
         worker.place(p.tile, row, col);
         if (p.slot < 0) {
-            settle<Out>(job, acc, d, boxes, row * TILE + rank * 128 + warp * 16, col * TILE);
+            settle<BT, Out>(job, acc, d, boxes, row * TILE + rank * 128 + warp * 16, col * TILE);
         } else {
             int m = (p.slot * 2 + rank) * 128 + warp * 16;
-            emit<float>(acc, boxes, [](float(&)[4], int) {}, [&](u32 at, int c) { store_box(partial, m, c, at); });
-        }
-        if (BORROW) {
-            group_sync(group);
-            release(before);
+            emit<float>(acc, boxes, Nothing(), [&](u32 at, int c) { store_box(partial, m, c, at); });
         }
     }
     if ((threadIdx.x & 31) == 0) store_wait();
@@ -267,7 +256,7 @@ __device__ __forceinline__ void multiply_all(const Job &job, const TensorMap *d,
 template <bool AT, bool BT, typename Out>
 __device__ __forceinline__ void product(const Job &job, const TensorMap *a, const TensorMap *b, const TensorMap *d, const TensorMap *partial) {
     extern __shared__ __align__(1024) char shared[];
-    u32 base = shared_address(shared), full = base + STAGES * STAGE_BYTES + STAGING, empty = full + STAGES * 8, rank = cluster_rank();
+    u32 base = shared_address(shared), full = base + STAGES * STAGE_BYTES + 8 * BOXES * BOX, empty = full + STAGES * 8, rank = cluster_rank();
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(full + s * 8, 1);
