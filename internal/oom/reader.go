@@ -149,6 +149,9 @@ func (r *Reader) endLine(counted bool) {
 	if r.title == "" || r.heading(r.line) {
 		r.title = string(bytes.TrimSpace(r.line[:min(len(r.line), maxCode)]))
 	}
+	if counted && r.bare(r.line) {
+		r.title = "# " + r.title
+	}
 	r.point()
 	if bytes.Contains(r.line, []byte("Warning: ")) { // the line below it is no failure's
 		r.warned, r.above = true, r.above[:0]

@@ -135,6 +135,7 @@ var notes = []note{
 	{"got prompt", `(?m)^\W*got prompt`, state(Sample), false}, {"error completing request", `Error completing request`, state(Sample), false},
 	{"output generated in", `Output generated in`, state(Sample), false},
 	{"oom", `.+`, mention, false}, {"kill", `.+`, mention, false}, {"memory", `.+`, mention, false}, {"vram", `.+`, mention, false}, {"显存", `.+`, mention, false}, {"内存", `.+`, mention, false},
+	{"pytorch_cuda_alloc_conf", `avoid fragmentation\.|See documentation for Memory Management and PYTORCH`, func(r *Run, _ []string) { r.Told.Memory = true }, false}, // the end of a message whose beginning was cut
 	{"メモリ", `.+`, mention, false}, {"speicher", `.+`, mention, false}, {"메모리", `.+`, mention, false}, {"मेमोरी", `.+`, mention, false}, {"moire", `.+`, mention, false}, {"memoria", `.+`, mention, false},
 	{"leak", `(?i)memory leak|leak(?:s|ed|ing)?(?: of)?(?: \w+)? (?:memory|vram)|\bmemory\b[^.\n]{0,20}\bleak`, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"increas", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
