@@ -7,7 +7,7 @@ import (
 
 // Dropout says which elements of a tensor are dropped. Nothing is stored: forward and backward ask the same counter.
 //
-// An element is dropped when its random word is below floor(P * 2^32); kept elements are scaled by 1/(1-P).
+// An element is dropped when its 16 random bits, Half elem%8 of the block of counter elem/8, are below philox.Drop's limit.
 // The zero value drops nothing.
 type Dropout struct {
 	P      float64
@@ -21,11 +21,11 @@ func (d Dropout) Scale(b, elem int) float64 {
 	if d.P == 0 {
 		return 1
 	}
-	words := philox.Block(d.counter(b, elem/4), philox.Key(d.Seed))
-	if words[elem%4] < d.threshold() {
+	limit, scale := philox.Drop(d.P)
+	if philox.Half(philox.Block(d.counter(b, elem/8), philox.Key(d.Seed)), elem%8) < limit {
 		return 0
 	}
-	return 1 / (1 - d.P)
+	return scale
 }
 
 func (d Dropout) counter(b, group int) [4]uint32 {
@@ -33,12 +33,9 @@ func (d Dropout) counter(b, group int) [4]uint32 {
 	return [4]uint32{uint32(group), d.Site, uint32(sample), uint32(sample >> 32)}
 }
 
-// threshold is floor(P * 2^32), at most 2^32-1.
-func (d Dropout) threshold() uint32 { return uint32(min(d.P*(1<<32), 1<<32-1)) }
-
 // probabilities is the element at which a row of attention's probabilities starts: T of them for each query of each head, and
 // each row starts a counter of its own, so that a tile of the matrix is whole counters.
-func probabilities(row, T int) int { return row * ((T + 3) &^ 3) }
+func probabilities(row, T int) int { return row * ((T + 7) &^ 7) }
 
 // scales walks over the scales of some elements, up to 256 at a time:
 //
@@ -63,11 +60,12 @@ func (s *scales) next(k *kernel.Set) bool {
 	if s.elem >= s.end {
 		return false
 	}
-	group := s.elem / 4
-	k.Scales(&s.buf, s.counter(s.sequence, group), philox.Key(s.Seed), s.threshold(), float32(1/(1-s.P)))
-	s.at, s.from = s.elem-s.start, s.elem-4*group
-	s.to = min(len(s.buf), s.end-4*group)
-	s.elem = 4*group + s.to
+	group := s.elem / 8
+	limit, scale := philox.Drop(s.P)
+	k.Scales(&s.buf, s.counter(s.sequence, group), philox.Key(s.Seed), limit, float32(scale))
+	s.at, s.from = s.elem-s.start, s.elem-8*group
+	s.to = min(len(s.buf), s.end-8*group)
+	s.elem = 8*group + s.to
 	return true
 }
 

@@ -88,18 +88,13 @@ func (e *Executor) attentionBackward(op *program.Op, s program.Step) error {
 		return e.launch(unit, "attention_any_backward_kv", grid, 128, 0)
 	}
 	unit, sh := e.unit(fmt.Sprintf("attention%d", p), x[0]), attentionShapes[p]
-	e.with().ptr(delta, dout, out).int(a.N, a.T, a.NH, hs)
-	if err := e.launch(unit, "attention_delta", dim{x: ceil(a.N, 8)}, 256, 0); err != nil {
+	rows, keys := sh.qw*16, sh.kw*16
+	e.with().ptr(dqkv, delta, dout, qkv, out, lse).int(a.T, a.NH, hs).float(scale).dropout(a, s)
+	if err := e.launch(unit, attentionName("backward_q", p, a), dim{ceil(a.T, rows), a.NH, a.B}, sh.qw*32, sh.qShared(p)); err != nil {
 		return err
 	}
-	keys := sh.kw * 16
 	e.with().ptr(dqkv, dout, qkv, lse, delta).int(a.T, a.NH, hs).float(scale).dropout(a, s)
-	if err := e.launch(unit, attentionName("backward_kv", p, a), dim{ceil(a.T, keys), a.NH, a.B}, sh.kw*32, sh.kvShared(p)); err != nil {
-		return err
-	}
-	rows := sh.qw * 16
-	e.with().ptr(dqkv, dout, qkv, lse, delta).int(a.T, a.NH, hs).float(scale).dropout(a, s)
-	return e.launch(unit, attentionName("backward_q", p, a), dim{ceil(a.T, rows), a.NH, a.B}, sh.qw*32, sh.qShared(p))
+	return e.launch(unit, attentionName("backward_kv", p, a), dim{ceil(a.T, keys), a.NH, a.B}, sh.kw*32, sh.kvShared(p))
 }
 
 // attentionCached keeps keys and values as (T,C). A block does one row of one head, its scores in shared memory.

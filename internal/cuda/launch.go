@@ -93,21 +93,16 @@ func (a *arguments) float(xs ...float64) *arguments {
 
 // dropout appends a Dropout of common.cuh. Where nothing is dropped it is the same in every step.
 func (a *arguments) dropout(at *program.Attrs, s program.Step) *arguments {
-	threshold, scale := dropoutNumbers(at.Dropout)
+	threshold, scale := philox.Drop(at.Dropout)
 	if threshold == 0 {
 		s = program.Step{}
 	}
-	a.add(uint64(threshold)|uint64(math.Float32bits(scale))<<32, uint64(uint32(at.Site)), s.Sample)
+	a.add(uint64(threshold)|uint64(math.Float32bits(float32(scale)))<<32, uint64(uint32(at.Site)), s.Sample)
 	for _, k := range philox.Rounds(philox.Key(s.Seed)) {
 		a.slots[a.slot] = uint64(k[0]) | uint64(k[1])<<32
 		a.slot++
 	}
 	return a
-}
-
-// dropoutNumbers are the threshold under which a random word drops, and the factor of what is kept.
-func dropoutNumbers(p float64) (threshold uint32, scale float32) {
-	return uint32(math.Floor(p * (1 << 32))), float32(1 / (1 - p))
 }
 
 // with starts the arguments of a launch.

@@ -195,7 +195,12 @@ func (e *Executor) ownMMA(m *matmul) error {
 	unit := "matmul." + elements[m.in].suffix
 	t := e.tile(m)
 	parts, dst, accumulate := 1, m.d, m.accumulate
-	if n := splits(m.M, m.N, m.K); m.layout == "tn" && n > 1 && m.space >= units.Bytes(int64(n)*int64(m.M)*int64(m.N)*4) {
+	n := splits(m.M, m.N, m.K)
+	if t == smallTile { // rows that are not aligned come element by element: as many blocks share them as the card holds
+		most := int(m.space / units.Bytes(4*m.M*m.N))
+		n = max(n, min(most, m.K/256, 4*e.Multiprocessors/(ceil(m.M, t.bm)*ceil(m.N, t.bn))))
+	}
+	if m.layout == "tn" && n > 1 && m.space >= units.Bytes(int64(n)*int64(m.M)*int64(m.N)*4) {
 		parts, dst, accumulate = n, m.workspace, false
 	}
 	per := ceil(ceil(m.K, parts), 64) * 64
@@ -217,9 +222,9 @@ func (e *Executor) ownMMA(m *matmul) error {
 	if m.out == trace.Float32 {
 		out, sum = 0, m.d
 	}
-	n := m.M * m.N
-	e.with().ptr(out, sum, m.workspace).int(n, parts, flag(m.accumulate))
-	return e.launch(unit, "matmul_reduce", dim{x: min(ceil(n, threads), 4096)}, threads, 0)
+	all := m.M * m.N
+	e.with().ptr(out, sum, m.workspace).int(all, parts, flag(m.accumulate))
+	return e.launch(unit, "matmul_reduce", dim{x: min(ceil(all, threads), 4096)}, threads, 0)
 }
 
 // ownFloat32 multiplies fp32 operands without tensor cores.

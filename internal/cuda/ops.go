@@ -53,7 +53,7 @@ func (t Target) Scratch(op *program.Op) units.Bytes {
 		blocks, _ := layernormGrid(a.N, a.C)
 		return units.Bytes(blocks * 2 * a.C * 4)
 	case program.EncoderBackward:
-		return units.Bytes(2 * a.V * 4)
+		return encoderScratch(a)
 	case program.BiasBackward:
 		_, groups := biasGroups(a.N)
 		return units.Bytes(groups * a.OC * 4)
@@ -99,19 +99,20 @@ func (e *Executor) encoderBackward(op *program.Op, s program.Step) error {
 	unit := e.unit("encoder", x[2])
 	name, w := e.packed("encoder_backward_wpe", a.C, x[2])
 	e.with().ptr(e.ptr(x[1]), e.ptr(x[2])).int(a.B, a.T, a.C, flag(a.Overwrite)).dropout(a, s)
-	if err := e.launch(unit, name, dim{x: ceil(a.T*a.C/w, threads)}, threads, 0); err != nil {
+	if err := e.launch(unit, name, dim{x: ceil(a.T*a.C/w, 32)}, 256, 0); err != nil {
 		return err
 	}
-	name, w = e.packed("encoder_backward_wte", a.C, x[2])
+	segments := encoderSegments(a)
+	segment, places := ceil(a.N, segments), 4*segments*a.V
 	first, _ := e.scratchPtr(op)
-	count := first + Pointer(4*a.V)
-	if err := e.fill(first, 0x7f, units.Bytes(4*a.V)); err != nil {
+	count, partial := first+Pointer(places), first+Pointer(2*places)
+	if err := e.fill(first, 0x7f, units.Bytes(places)); err != nil {
 		return err
 	}
-	if err := e.fill(count, 0, units.Bytes(4*a.V)); err != nil {
+	if err := e.fill(count, 0, units.Bytes(places)); err != nil {
 		return err
 	}
-	e.with().ptr(first, count, e.ptr(x[3])).int(a.N)
+	e.with().ptr(first, count, e.ptr(x[3])).int(a.N, a.V, segment)
 	if err := e.launch(unit, "encoder_backward_count", dim{x: ceil(a.N, threads)}, threads, 0); err != nil {
 		return err
 	}
@@ -119,9 +120,27 @@ func (e *Executor) encoderBackward(op *program.Op, s program.Step) error {
 	if a.V <= 2048 { // few tokens, each with many rows: larger blocks
 		block = 2 * threads
 	}
+	name, w = e.packed("encoder_backward_wte", a.C, x[2])
 	lanes := max(1, block/(a.C/w))
-	e.with().ptr(e.ptr(x[0]), e.ptr(x[2]), e.ptr(x[3]), first, count).int(a.N, a.T, a.C).dropout(a, s)
-	return e.launch(unit, name, dim{x: a.V}, block, (lanes-1)*a.C*4)
+	e.with().ptr(e.ptr(x[0]), partial, e.ptr(x[2]), e.ptr(x[3]), first, count).int(a.N, a.T, a.C, segment).dropout(a, s)
+	if err := e.launch(unit, name, dim{a.V, segments, 1}, block, (lanes-1)*a.C*4); err != nil || segments == 1 {
+		return err
+	}
+	e.with().ptr(e.ptr(x[0]), partial, count).int(a.V, a.C, segments)
+	return e.launch(unit, "encoder_backward_sum", dim{x: ceil(a.V*a.C, threads)}, threads, 0)
+}
+
+// encoderSegments is in how many parts the places of each token are added up: more where few tokens have many places each.
+func encoderSegments(a *program.Attrs) int { return max(1, min(16, 1024/a.V)) }
+
+// encoderScratch is a token's first place and count in each segment, and the segments' sums where there are several.
+func encoderScratch(a *program.Attrs) units.Bytes {
+	s := encoderSegments(a)
+	n := 2 * s * a.V
+	if s > 1 {
+		n += s * a.V * a.C
+	}
+	return units.Bytes(4 * n)
 }
 
 // rowKernel is the layernorm kernel for rows of C elements: its row in registers where it is whole packs and at most 7 a lane.
@@ -148,10 +167,17 @@ func (e *Executor) residualLayernormForward(op *program.Op, s program.Step) erro
 }
 
 // layernormGrid is how layernorm_backward is launched: warps a block, fewer where their sums would not fit a small card's
-// shared memory, and at most as many blocks as fill a large one.
+// shared memory, and at most as many blocks as run at once on 132 multiprocessors: long rows take more registers.
 func layernormGrid(N, C int) (blocks, warps int) {
 	warps = max(1, min(rowWarps, (96<<10)/(8*C)))
-	return min(ceil(N, warps), 528), warps
+	resident := 4
+	if C > 768 {
+		resident = 3
+	}
+	if C > 1280 {
+		resident = 2
+	}
+	return min(ceil(N, warps), 132*resident), warps
 }
 
 func (e *Executor) layernormBackward(op *program.Op, s program.Step) error {
@@ -164,7 +190,7 @@ func (e *Executor) layernormBackward(op *program.Op, s program.Step) error {
 		return err
 	}
 	e.with().ptr(e.ptr(x[1]), e.ptr(x[2]), partial).int(blocks, a.C, flag(a.Overwrite))
-	return e.launch(unit, "layernorm_backward_weight", dim{x: ceil(2*a.C, 32)}, 256, 0)
+	return e.launch(unit, "layernorm_backward_weight", dim{x: ceil(2*a.C, 32)}, 1024, 0)
 }
 
 func flag(b bool) int {

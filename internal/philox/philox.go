@@ -4,7 +4,10 @@
 // threads or the moment of a resume. It keeps no state.
 package philox
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 const (
 	rounds = 10
@@ -39,3 +42,14 @@ func Rounds(key [2]uint32) (keys [rounds][2]uint32) {
 	}
 	return keys
 }
+
+// Drop is how dropout of probability p reads a block's eight Halves: one below limit is dropped, and scale keeps the mean of
+// the others, 1/(1-p) for p in steps of 2^-16.
+func Drop(p float64) (limit uint32, scale float64) {
+	n := min(math.Round(p*(1<<16)), 1<<16-1)
+	return uint32(n) << 16, 1 / (1 - n/(1<<16))
+}
+
+// Half is the 16 bits i (0 to 7) of a block at the top of a word: the lower half of word i/2 for an even i, the upper for an
+// odd one, whose own lower half is left below it.
+func Half(block [4]uint32, i int) uint32 { return block[i/2] << (16 * (1 - i%2)) }

@@ -41,3 +41,21 @@ func BenchmarkBlock(b *testing.B) {
 	}
 	_ = sum
 }
+
+func TestDrop(t *testing.T) {
+	for _, c := range []struct {
+		p     float64
+		limit uint32
+		scale float64
+	}{{0, 0, 1}, {1e-6, 0, 1}, {0.2, 13107 << 16, 65536.0 / 52429}, {0.5, 1 << 31, 2}, {1, 0xffff << 16, 65536}} {
+		if limit, scale := Drop(c.p); limit != c.limit || scale != c.scale {
+			t.Errorf("Drop(%g) = %#x, %g, want %#x, %g", c.p, limit, scale, c.limit, c.scale)
+		}
+	}
+	block := [4]uint32{0x00010002, 0x00030004, 0x00050006, 0x00070008}
+	for i, want := range []uint32{2, 1, 4, 3, 6, 5, 8, 7} {
+		if got := Half(block, i) >> 16; got != want {
+			t.Errorf("half %d is %d, want %d", i, got, want)
+		}
+	}
+}

@@ -97,7 +97,7 @@ func adamWStreamAVX512(param []float32, m []float32, v []float32, grad []float32
 //go:noescape
 func clearStreamAVX512(x []float32)
 
-// scalesAVX512: dst[4i+j] = 0 where word j of Philox4x32-10 of (group+i, c1, c2, c3) is below limit, else kept.
+// scalesAVX512: dst[8i+j] = 0 where half j of Philox4x32-10 of (group+i, c1, c2, c3) is below limit, a multiple of 2^16, else kept.
 //
 //go:noescape
 func scalesAVX512(dst *[256]float32, group uint32, c1 uint32, c2 uint32, c3 uint32, k0 uint32, k1 uint32, limit uint32, kept float32)

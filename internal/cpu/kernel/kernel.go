@@ -73,17 +73,18 @@ const (
 	isaAVX512
 )
 
-// Scales fills dst with dropout's scales: element 4i+j is 0 where word j of Philox4x32-10 of the counter, with i added to its
-// first word, is below limit, else kept.
+// Scales fills dst with dropout's scales: element 8i+j is 0 where half j of Philox4x32-10 of the counter, with i added to its
+// first word, is below limit, a multiple of 2^16, else kept.
 func (s *Set) Scales(dst *[256]float32, counter [4]uint32, key [2]uint32, limit uint32, kept float32) {
 	if s.isa != isaPlain {
 		nativeScales(s.isa, dst, counter, key, limit, kept)
 		return
 	}
-	for i := 0; i < len(dst); i += 4 {
-		for j, word := range philox.Block(counter, key) {
+	for i := 0; i < len(dst); i += 8 {
+		block := philox.Block(counter, key)
+		for j := range 8 {
 			dst[i+j] = kept
-			if word < limit {
+			if philox.Half(block, j) < limit {
 				dst[i+j] = 0
 			}
 		}

@@ -43,6 +43,23 @@ __device__ __forceinline__ void store_rows(elem *dst, long long stride, Tile<HS>
     }
 }
 
+// row_delta is the sum over a head's columns of dout*out in row t, which four neighbouring lanes find together and one of
+// them writes; 0 from T on.
+__device__ __forceinline__ float row_delta(float *delta, const elem *dout, const elem *out, long long stride, int t, int T, int hs) {
+    int q = threadIdx.x & 3;
+    float s = 0.0f;
+    if (t < T)
+        for (int c = q * 8; c < hs; c += 32) {
+            Pack<elem, 8> x = load<8>(dout + t * stride + c), y = load<8>(out + t * stride + c);
+#pragma unroll
+            for (int k = 0; k < 8; k++) s += to_float(x.v[k]) * to_float(y.v[k]);
+        }
+    s += __shfl_xor_sync(0xffffffffu, s, 1);
+    s += __shfl_xor_sync(0xffffffffu, s, 2);
+    if (q == 0 && t < T) delta[t] = s;
+    return s;
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && SNUG_HS == 64
 #include "attention_hopper.cuh"
 #define HOPPER 1
@@ -187,29 +204,6 @@ __device__ __forceinline__ void forward(elem *out, float *lse, const elem *qkv, 
     }
 }
 
-// delta[b,h,t] = sum over the head's columns of dout*out. One warp a row of N = B*T, a head after the other.
-extern "C" __global__ void attention_delta(float *delta, const elem *dout, const elem *out, int N, int T, int NH, int hs) {
-    int lane = threadIdx.x & 31;
-    long long n = (long long)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
-    if (n >= N) return;
-    // Eight lanes share a head: each reads 16 bytes at a time, four heads a warp.
-    for (int h0 = 0; h0 < NH; h0 += 4) {
-        int h = h0 + (lane >> 3);
-        float s = 0.0f;
-        if (h < NH)
-            for (int c = (lane & 7) * 8; c < hs; c += 64) {
-                long long at = (n * NH + h) * hs + c;
-                Pack<elem, 8> x = load<8>(dout + at), y = load<8>(out + at);
-#pragma unroll
-                for (int k = 0; k < 8; k++) s += to_float(x.v[k]) * to_float(y.v[k]);
-            }
-        s += __shfl_xor_sync(0xffffffffu, s, 4);
-        s += __shfl_xor_sync(0xffffffffu, s, 2);
-        s += __shfl_xor_sync(0xffffffffu, s, 1);
-        if (h < NH && (lane & 7) == 0) delta[((n / T) * NH + h) * T + n % T] = s;
-    }
-}
-
 // dk and dv of WARPS*16 keys of one head and sequence. Everything is held transposed, keys down the rows, so that the
 // probabilities pass from one product to the next in registers: with S^T = k q^T / sqrt(HS),
 // P^T = exp(S^T - lse), dv = dropout(P^T) dout, dS^T = P^T * (dropout'(v dout^T) - delta), dk = dS^T q / sqrt(HS).
@@ -293,7 +287,7 @@ __device__ __forceinline__ void backward_kv(elem *dqkv, const elem *dout, const 
                 int t = t0 + j * 8 + q * 2 + (i & 1), key = k0 + row0 + g + (i >> 1) * 8;
                 float p = exp2f(s[j][i] * k2 - (i & 1 ? l.y : l.x));
                 if (mask && key > t) p = 0.0f;
-                float f = DROP ? dropper.scale_of(is_kept(kept, j, i)) : 1.0f;
+                float f = DROP ? dropper.factor(is_kept(kept, j, i)) : 1.0f;
                 dp[j][i] = p * (dp[j][i] * f - (i & 1 ? d.y : d.x));
                 s[j][i] = p * f;
             }
@@ -321,10 +315,10 @@ __device__ __forceinline__ void backward_kv(elem *dqkv, const elem *dout, const 
     store_rows<HS>(dst + 2 * C, stride, V, row0, k0 + row0, T, hs, dv, 1.0f, 1.0f);
 }
 
-// dq of WARPS*16 queries: dS = P * (dropout'(dout v^T) - delta), dq = dS k / sqrt(HS). Keys come BC at a time.
+// delta and dq of WARPS*16 queries: dS = P * (dropout'(dout v^T) - delta), dq = dS k / sqrt(HS). Keys come BC at a time.
 template <int HS, int WARPS, int BC, bool DROP>
-__device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const elem *qkv, const float *lse,
-                                           const float *delta, int T, int NH, int hs, float scale, const Dropout &drop) {
+__device__ __forceinline__ void backward_q(elem *dqkv, float *delta, const elem *dout, const elem *qkv, const elem *out,
+                                           const float *lse, int T, int NH, int hs, float scale, const Dropout &drop) {
     const int BR = WARPS * 16, THREADS = WARPS * 32;
     extern __shared__ __align__(128) char shared[];
     u32 base = shared_address(shared);
@@ -350,9 +344,9 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int t = q0 + row0 + g + i * 8;
-        long long at = ((long long)b * NH + h) * T + t;
-        l[i] = t < T ? lse[at] * LOG2E : INFINITY_F;
-        d[i] = t < T ? delta[at] : 0.0f;
+        long long stats = ((long long)b * NH + h) * T;
+        l[i] = t < T ? lse[stats + t] * LOG2E : INFINITY_F;
+        d[i] = row_delta(delta + stats, dsrc, out + (long long)b * T * C + h * hs, C, t, T, hs);
     }
     u32 qf[HS / 16][4], of[HS / 16][4];
     float dq[HS / 8][4] = {};
@@ -393,7 +387,7 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
                 int t = q0 + row0 + g + (i >> 1) * 8, key = c0 + j * 8 + q * 2 + (i & 1);
                 float p = exp2f(s[j][i] * k2 - l[i >> 1]);
                 if (mask && key > t) p = 0.0f;
-                float f = DROP ? dropper.scale_of(is_kept(kept, j, i)) : 1.0f;
+                float f = DROP ? dropper.factor(is_kept(kept, j, i)) : 1.0f;
                 dp[j][i] = p * (dp[j][i] * f - d[i >> 1]);
             }
 #pragma unroll
@@ -415,7 +409,7 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
 // Instances: padded head size, and the numbers that internal/cuda's attention table repeats (warps, rows, columns).
 // On Hopper the instance for 64 channels is attention_hopper.cuh's, with the same blocks and the same shared memory.
 #if HOPPER
-// Blocks that a multiprocessor must hold: the products of one hide in the others' arithmetic.
+// Blocks that a multiprocessor must hold: the products of one hide in the others' arithmetic. 0 leaves it to the compiler.
 #define F_BLOCKS 3
 #define KV_BLOCKS 3
 #define Q_BLOCKS 4
@@ -423,7 +417,7 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
 #define BACKWARD_KV(HS, KW, KQ, KEEP, DROP) hopper::backward_kv<DROP>
 #define BACKWARD_Q(HS, QW, QC, DROP) hopper::backward_q<DROP>
 #else
-#define F_BLOCKS 0
+#define F_BLOCKS (SNUG_HS == 32 ? 4 : 0)
 #define KV_BLOCKS 1
 #define Q_BLOCKS 0
 #define FORWARD(HS, FW, FM, FC, DROP) forward<HS, FW, FM, FC, DROP>
@@ -435,15 +429,15 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
         elem *out, float *lse, const elem *qkv, int T, int NH, int hs, float scale, Dropout drop) {                    \
         FORWARD(HS, FW, FM, FC, DROP)(out, lse, qkv, T, NH, hs, scale, drop);                                          \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(KW * 32, KV_BLOCKS) attention_backward_kv_##NAME(                          \
+    extern "C" __global__ void __launch_bounds__(KW * 32, KV_BLOCKS) attention_backward_kv_##NAME(                     \
         elem *dqkv, const elem *dout, const elem *qkv, const float *lse, const float *delta, int T, int NH, int hs,    \
         float scale, Dropout drop) {                                                                                   \
         BACKWARD_KV(HS, KW, KQ, KEEP, DROP)(dqkv, dout, qkv, lse, delta, T, NH, hs, scale, drop);                      \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(QW * 32, Q_BLOCKS) attention_backward_q_##NAME(                       \
-        elem *dqkv, const elem *dout, const elem *qkv, const float *lse, const float *delta, int T, int NH, int hs,    \
-        float scale, Dropout drop) {                                                                                   \
-        BACKWARD_Q(HS, QW, QC, DROP)(dqkv, dout, qkv, lse, delta, T, NH, hs, scale, drop);                             \
+        elem *dqkv, float *delta, const elem *dout, const elem *qkv, const elem *out, const float *lse, int T, int NH, \
+        int hs, float scale, Dropout drop) {                                                                           \
+        BACKWARD_Q(HS, QW, QC, DROP)(dqkv, delta, dout, qkv, out, lse, T, NH, hs, scale, drop);                        \
     }
 #define INSTANCE(HS, FW, FM, FC, KW, KQ, KEEP, QW, QC)                                                                 \
     INSTANCE_OF(HS, HS, FW, FM, FC, KW, KQ, KEEP, QW, QC, false)                                                       \

@@ -34,7 +34,7 @@ struct Row {
 };
 
 __device__ __forceinline__ float factor(const Dropper &d, int h, int t, int k, int T) {
-    return d.threshold ? d.factor_at((u32)((h * T + t) * ((T + 3) & ~3) + k)) : 1.0f;
+    return d.threshold ? d.factor_at((u32)((h * T + t) * ((T + 7) & ~7) + k)) : 1.0f;
 }
 
 // at finds the warp's row t; grid (ceil(T/warps), NH, B).

@@ -1,21 +1,24 @@
 // Dropout of attention's probabilities: which of a thread's elements of a tile are kept.
 //
-// A counter's four words belong to four neighbouring keys of one query (each row starts a counter of its own), and lanes
-// next to each other own those keys. So each lane draws whole counters, a fair share of the ones that its neighbours and
+// A counter's eight halves of words belong to eight neighbouring keys of one query (each row starts a counter of its own), and
+// four or eight lanes own those keys. So each lane draws whole counters, a fair share of the ones that its neighbours and
 // it need together, and they swap bits. `kept` has bit 8*i + j for element i of column group j of an accumulator.
 #pragma once
 #include "mma.cuh"
 
-// drawn is the kept bits of four words of each of J counters, `step` apart from `quad` on: bit 8*w + j for word w.
-template <int J> __device__ __forceinline__ u32 drawn(const Dropper &d, u32 quad, u32 step) {
+// drawn is the kept bits of J/2 counters, `step` apart from `counter` on: bit 16*(w%2) + 8*half + 2*m + w/2 for half a
+// word w of counter m, which puts the owner's number where swapped wants it.
+template <int J> __device__ __forceinline__ u32 drawn(const Dropper &d, u32 counter, u32 step) {
     u32 bits = 0;
 #pragma unroll
-    for (int j = 0; j < J; j++) {
-        uint4 w = d.words(quad + j * step);
-        if (w.x >= d.threshold) bits |= 1u << j;
-        if (w.y >= d.threshold) bits |= 0x100u << j;
-        if (w.z >= d.threshold) bits |= 0x10000u << j;
-        if (w.w >= d.threshold) bits |= 0x1000000u << j;
+    for (int m = 0; m < J / 2; m++) {
+        uint4 w = d.words(counter + m * step);
+        u32 word[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (d.kept_low(word[i])) bits |= 1u << (16 * (i % 2) + 2 * m + i / 2);
+            if (d.kept_high(word[i])) bits |= 1u << (16 * (i % 2) + 8 + 2 * m + i / 2);
+        }
     }
     return bits;
 }
@@ -30,21 +33,24 @@ template <int SHIFT> __device__ __forceinline__ u32 swapped(u32 mine, int lane, 
 }
 
 // kept_rows: element i of group j is query g + 8*(i/2) and key 8*j + 2*q + i%2 of the tile whose first query is `row`
-// (h*T + t) and whose first key is c0. Of two lanes that share a counter one draws for query g, the other for g + 8.
+// (h*T + t) and whose first key is c0. Of four lanes that share counters, word q for lane q, each draws for one of two
+// queries and for the even or the odd groups.
 template <int J> __device__ __forceinline__ u32 kept_rows(const Dropper &d, int row, int c0, int T) {
     int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
-    u32 quad = (u32)(row + g + (q & 1) * 8) * ((u32)(T + 3) / 4) + c0 / 4 + q / 2;
-    return swapped<16>(drawn<J>(d, quad, 2), 1, 0x0000ffffu);
+    u32 counter = (u32)(row + g + (q & 1) * 8) * ((u32)(T + 7) / 8) + c0 / 8 + q / 2;
+    u32 bits = swapped<16>(drawn<J>(d, counter, 2), 1, 0x0000ffffu);
+    return swapped<1>(bits, 2, 0x55555555u);
 }
 
-// kept_columns: element i of group j is key g + 8*(i/2) and query 8*j + 2*q + i%2. Of four lanes that share counters each
-// draws one element's for all four.
+// kept_columns: element i of group j is key g + 8*(i/2) and query 8*j + 2*q + i%2. Of eight lanes that share counters, half a
+// word for each, each draws for one i and for the even or the odd groups.
 template <int J> __device__ __forceinline__ u32 kept_columns(const Dropper &d, int row, int c0, int T) {
-    int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, i = g & 3;
-    u32 quads = (u32)(T + 3) / 4;
-    u32 quad = (u32)(row + q * 2 + (i & 1)) * quads + c0 / 4 + g / 4 + (i >> 1) * 2;
-    u32 bits = swapped<8>(drawn<J>(d, quad, 8 * quads), 4, 0x00ff00ffu);
-    return swapped<16>(bits, 8, 0x0000ffffu);
+    int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
+    u32 across = (u32)(T + 7) / 8;
+    u32 counter = (u32)(row + g / 4 * 8 + q * 2 + (g & 1)) * across + c0 / 8 + (g >> 1 & 1);
+    u32 bits = swapped<8>(drawn<J>(d, counter, 16 * across), 4, 0x00ff00ffu);
+    bits = swapped<16>(bits, 8, 0x0000ffffu);
+    return swapped<1>(bits, 16, 0x55555555u);
 }
 
 // is_kept is the bit of element i of group j.

@@ -312,10 +312,10 @@ __device__ __forceinline__ void backward_kv(elem *dqkv, const elem *dout, const 
     store_rows<64>(dst + 2 * C, stride, Tile<64>{base + TB}, row0, k0 + row0, T, hs, dv, grow, grow);
 }
 
-// dq of 64 queries; keys come 64 at a time.
+// delta and dq of 64 queries; keys come 64 at a time.
 template <bool DROP>
-__device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const elem *qkv, const float *lse,
-                                           const float *delta, int T, int NH, int hs, float scale, const Dropout &drop) {
+__device__ __forceinline__ void backward_q(elem *dqkv, float *delta, const elem *dout, const elem *qkv, const elem *out,
+                                           const float *lse, int T, int NH, int hs, float scale, const Dropout &drop) {
     extern __shared__ __align__(1024) char shared[];
     u32 base = shared_address(shared);
     const u32 TB = 64 * 128; // Q, dout, then two buffers of K and V
@@ -337,9 +337,9 @@ __device__ __forceinline__ void backward_q(elem *dqkv, const elem *dout, const e
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int t = q0 + row0 + g + i * 8;
-        long long at = ((long long)b * NH + h) * T + t;
-        l[i] = t < T ? lse[at] * LOG2E : INFINITY_F;
-        e[i] = t < T ? delta[at] * shrink : 0.0f;
+        long long stats = ((long long)b * NH + h) * T;
+        l[i] = t < T ? lse[stats + t] * LOG2E : INFINITY_F;
+        e[i] = row_delta(delta + stats, dsrc, out + (long long)b * T * C + h * hs, C, t, T, hs) * shrink;
     }
     float dq[8][4] = {};
     float k2 = scale * LOG2E;

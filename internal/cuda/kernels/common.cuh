@@ -120,7 +120,9 @@ __device__ __forceinline__ uint4 philox(uint4 c, const uint2 *keys) {
     return c;
 }
 
-// Dropout is one dropout layer in one micro-batch. threshold 0 means no dropout; sample is the global index of the
+// Dropout is one dropout layer in one micro-batch. Element e of a sequence is dropped where its 16 bits are below the upper
+// half of threshold: the lower half of word e%8/2 of counter e/8 for an even e, the upper half for an odd one. threshold 0
+// means no dropout; sample is the global index of the
 // micro-batch's first sequence. Launched by value: 104 bytes.
 struct Dropout {
     u32 threshold;
@@ -143,33 +145,31 @@ struct Dropper {
         sample_lo = (u32)sample;
         sample_hi = (u32)(sample >> 32);
     }
-    // words are the random words of elements 4*quad .. 4*quad+3.
-    __device__ __forceinline__ uint4 words(u32 quad) const {
-        return philox(make_uint4(quad, site, sample_lo, sample_hi), keys);
+    // words are the random words of elements 8*counter .. 8*counter+7.
+    __device__ __forceinline__ uint4 words(u32 counter) const {
+        return philox(make_uint4(counter, site, sample_lo, sample_hi), keys);
     }
+    // kept_low and kept_high say whether the elements of a word's halves are kept.
+    __device__ __forceinline__ bool kept_low(u32 word) const { return word << 16 >= threshold; }
+    __device__ __forceinline__ bool kept_high(u32 word) const { return word >= threshold; }
     // factor is 0 for a dropped element and 1/(1-p) for a kept one.
-    __device__ __forceinline__ float factor(u32 word) const { return scale_of(is_kept(word)); }
-    __device__ __forceinline__ float scale_of(bool kept) const { return kept ? scale : 0.0f; }
-    __device__ __forceinline__ bool is_kept(u32 word) const { return word >= threshold; }
+    __device__ __forceinline__ float factor(bool kept) const { return kept ? scale : 0.0f; }
     __device__ __forceinline__ float factor_at(u32 e) const {
-        uint4 w = words(e >> 2);
-        u32 i = e & 3;
-        return factor(i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w);
+        uint4 w = words(e >> 3);
+        u32 i = e >> 1 & 3, word = i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w;
+        return factor(e & 1 ? kept_high(word) : kept_low(word));
     }
-    // apply drops W neighbouring elements; e0, the first one's index, is a multiple of W where W > 1.
+    // apply drops W neighbouring elements, 1, 4 or 8; e0, the first one's index, is a multiple of W.
     template <int W> __device__ __forceinline__ void apply(float (&x)[W], u32 e0) const {
         if (!threshold) return;
         if (W == 1) {
             x[0] *= factor_at(e0);
             return;
         }
+        uint4 w = words(e0 >> 3);
+        u32 word[4] = {w.x, w.y, w.z, w.w};
+        if (W == 4 && e0 & 4) word[0] = w.z, word[1] = w.w;
 #pragma unroll
-        for (int i = 0; i < W; i += 4) {
-            uint4 w = words((e0 + i) >> 2);
-            x[i] *= factor(w.x);
-            if (W > 1) x[(i + 1) % W] *= factor(w.y);
-            if (W > 2) x[(i + 2) % W] *= factor(w.z);
-            if (W > 3) x[(i + 3) % W] *= factor(w.w);
-        }
+        for (int i = 0; i < W; i++) x[i] *= factor(i & 1 ? kept_high(word[i / 2 % 4]) : kept_low(word[i / 2 % 4]));
     }
 };

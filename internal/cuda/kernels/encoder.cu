@@ -27,28 +27,43 @@ extern "C" __global__ void encoder_forward_1(elem *out, const int *idx, const el
 }
 
 // add adds W elements of dout at row n, column c, after their dropout, to sum.
-template <int W>
+template <int W, bool DROP>
 __device__ __forceinline__ void add(float (&sum)[W], const elem *dout, int n, int c, int T, int C, const Dropout &drop) {
     Pack<elem, W> d = load<W>(dout + (long long)n * C + c);
     float x[W];
 #pragma unroll
     for (int k = 0; k < W; k++) x[k] = to_float(d.v[k]);
-    Dropper(drop, n / T).apply(x, (u32)(n % T * C + c));
+    if (DROP) Dropper(drop, n / T).apply(x, (u32)(n % T * C + c));
 #pragma unroll
     for (int k = 0; k < W; k++) sum[k] += x[k];
 }
 
-// dwpe[t,c] += sum over b of dropout'(dout[b,t,c]), b ascending; with overwrite = for +=. dwpe f32. One thread a pack.
+// dwpe[t,c] += sum over b of dropout'(dout[b,t,c]); with overwrite = for +=. dwpe f32. A block does 32 packs: its 8 warps
+// take every eighth sequence, then the eight are added in order.
 template <int W>
 __device__ void wpe_backward(float *dwpe, const elem *dout, int B, int T, int C, int overwrite, const Dropout &drop) {
-    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    long long TC = (long long)T * C;
-    if (i * W >= TC) return;
+    __shared__ float part[7][W][32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    long long i = ((long long)blockIdx.x * 32 + lane) * W;
+    bool works = i < (long long)T * C;
+    int t = (int)(i / C), c = (int)(i % C);
     float sum[W] = {};
-    int t = (int)(i * W / C), c = (int)(i * W % C);
-    for (int b = 0; b < B; b++) add<W>(sum, dout, b * T + t, c, T, C, drop);
+    int end = works ? B : 0;
+    if (drop.threshold)
+        for (int b = warp; b < end; b += 8) add<W, true>(sum, dout, b * T + t, c, T, C, drop);
+    else
+#pragma unroll 4
+        for (int b = warp; b < end; b += 8) add<W, false>(sum, dout, b * T + t, c, T, C, drop);
+    if (warp > 0)
 #pragma unroll
-    for (int k = 0; k < W; k++) dwpe[i * W + k] = overwrite ? sum[k] : dwpe[i * W + k] + sum[k];
+        for (int k = 0; k < W; k++) part[warp - 1][k][lane] = sum[k];
+    __syncthreads();
+    if (warp > 0 || !works) return;
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+        for (int w = 0; w < 7; w++) sum[k] += part[w][k][lane];
+        dwpe[i + k] = overwrite ? sum[k] : dwpe[i + k] + sum[k];
+    }
 }
 extern "C" __global__ void encoder_backward_wpe(float *dwpe, const elem *dout, int B, int T, int C, int overwrite,
                                                 Dropout drop) {
@@ -59,31 +74,35 @@ extern "C" __global__ void encoder_backward_wpe_1(float *dwpe, const elem *dout,
     wpe_backward<1>(dwpe, dout, B, T, C, overwrite, drop);
 }
 
-// first[v] and count[v]: where token v first stands in idx, and how often. Both were set before: first to 0x7f7f7f7f, count to 0.
-extern "C" __global__ void encoder_backward_count(int *first, int *count, const int *idx, int N) {
+// first[s,v] and count[s,v]: where token v first stands in segment s of idx, `segment` places long, and how often. Both were
+// set before: first to 0x7f7f7f7f, count to 0.
+extern "C" __global__ void encoder_backward_count(int *first, int *count, const int *idx, int N, int V, int segment) {
     int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= N) return;
-    atomicMin(first + idx[n], n);
-    atomicAdd(count + idx[n], 1);
+    int at = n / segment * V + idx[n];
+    atomicMin(first + at, n);
+    atomicAdd(count + at, 1);
 }
 
 // dwte[v,c] += sum of dropout'(dout[n,c]) over the n with idx[n] = v, in an order fixed by idx alone.
 //
-// One block a token v, which leaves unless v stands in idx. It walks idx from v's first place, STRIDE places a thread at
-// a time, listing the token's places in ascending order until all are found, and adds their rows. Rows are dealt to
-// `lanes` row groups by rank in the list and the groups are added in order, so the sum does not depend on timing.
-// dwte f32. Dynamic shared memory: C floats for each row group but the first.
+// One block a token v and segment s of idx, which leaves unless v stands there. It walks idx from v's first place, STRIDE
+// places a thread at a time, listing the token's places in ascending order until all are found, and adds their rows. Rows
+// are dealt to `lanes` row groups by rank in the list and the groups are added in order, so the sum does not depend on timing.
+// With one segment dwte gets the sum, with more partial[s,v,c] does, and encoder_backward_sum adds them up.
+// dwte, partial f32. Grid (V, segments). Dynamic shared memory: C floats for each row group but the first.
 static const int STRIDE = 4; // places a thread looks at in one round
 static const int LIST = 2048;
 template <int W>
-__device__ void wte_backward(float *dwte, const elem *dout, const int *idx, const int *first_of, const int *count_of, int N,
-                             int T, int C, const Dropout &drop) {
+__device__ void wte_backward(float *dwte, float *partial, const elem *dout, const int *idx, const int *first_of,
+                             const int *count_of, int N, int T, int C, int segment, const Dropout &drop) {
     __shared__ int list[LIST];
     __shared__ int warp_count[32];
     extern __shared__ float sums[];
-    int v = blockIdx.x, total = count_of[v];
+    int at = blockIdx.y * gridDim.x + blockIdx.x, v = blockIdx.x, total = count_of[at];
     if (total == 0) return;
-    int n = first_of[v], tid = threadIdx.x, threads = blockDim.x, warp = tid >> 5, warps = threads >> 5;
+    int end = min(N, ((int)blockIdx.y + 1) * segment);
+    int n = first_of[at], tid = threadIdx.x, threads = blockDim.x, warp = tid >> 5, warps = threads >> 5;
     int packs = C / W, lanes = max(1, threads / packs), lane = tid / packs;
     // A row wider than the block is walked in strips of `threads` packs.
     for (int p0 = 0; p0 < packs; p0 += threads) {
@@ -99,7 +118,7 @@ __device__ void wte_backward(float *dwte, const elem *dout, const int *idx, cons
                 bool hit[STRIDE];
 #pragma unroll
                 for (int k = 0; k < STRIDE; k++) {
-                    hit[k] = m + k < N && idx[m + k] == v;
+                    hit[k] = m + k < end && idx[m + k] == v;
                     mine += hit[k];
                 }
                 int before = mine; // places of the warp's lanes up to this one
@@ -125,8 +144,12 @@ __device__ void wte_backward(float *dwte, const elem *dout, const int *idx, cons
             }
             if (works) {
                 int start = ((lane - base) % lanes + lanes) % lanes;
+                if (drop.threshold)
+#pragma unroll 2
+                    for (int j = start; j < have; j += lanes) add<W, true>(sum, dout, list[j], p * W, T, C, drop);
+                else
 #pragma unroll 4
-                for (int j = start; j < have; j += lanes) add<W>(sum, dout, list[j], p * W, T, C, drop);
+                    for (int j = start; j < have; j += lanes) add<W, false>(sum, dout, list[j], p * W, T, C, drop);
             }
             base += have;
             __syncthreads();
@@ -140,17 +163,32 @@ __device__ void wte_backward(float *dwte, const elem *dout, const int *idx, cons
             for (int k = 0; k < W; k++) {
                 float s = sum[k];
                 for (int l = 1; l < lanes; l++) s += sums[(l - 1) * C + p * W + k];
-                dwte[(long long)v * C + p * W + k] += s;
+                if (gridDim.y > 1) partial[(long long)at * C + p * W + k] = s;
+                else dwte[(long long)v * C + p * W + k] += s;
             }
         }
         __syncthreads();
     }
 }
-extern "C" __global__ void encoder_backward_wte(float *dwte, const elem *dout, const int *idx, const int *first,
-                                                const int *count, int N, int T, int C, Dropout drop) {
-    wte_backward<VEC>(dwte, dout, idx, first, count, N, T, C, drop);
+extern "C" __global__ void encoder_backward_wte(float *dwte, float *partial, const elem *dout, const int *idx,
+                                                const int *first, const int *count, int N, int T, int C, int segment,
+                                                Dropout drop) {
+    wte_backward<VEC>(dwte, partial, dout, idx, first, count, N, T, C, segment, drop);
 }
-extern "C" __global__ void encoder_backward_wte_1(float *dwte, const elem *dout, const int *idx, const int *first,
-                                                  const int *count, int N, int T, int C, Dropout drop) {
-    wte_backward<1>(dwte, dout, idx, first, count, N, T, C, drop);
+extern "C" __global__ void encoder_backward_wte_1(float *dwte, float *partial, const elem *dout, const int *idx,
+                                                  const int *first, const int *count, int N, int T, int C, int segment,
+                                                  Dropout drop) {
+    wte_backward<1>(dwte, partial, dout, idx, first, count, N, T, C, segment, drop);
+}
+
+// dwte[v,c] += sum over segments of partial[s,v,c], where v stands in the segment, s ascending. One thread an element.
+extern "C" __global__ void encoder_backward_sum(float *dwte, const float *partial, const int *count, int V, int C,
+                                                int segments) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= V * C) return;
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int s = 0; s < segments; s++)
+        if (count[s * V + i / C]) sum += partial[(long long)s * V * C + i];
+    dwte[i] += sum;
 }

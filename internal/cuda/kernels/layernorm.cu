@@ -106,16 +106,15 @@ __device__ __forceinline__ void residual_forward(elem *sum, elem *out, float *me
 // With g = dout*weight and h = (inp-mean)*rstd: dinp = rstd * (g - avg(g) - h*avg(g*h)), = or += by `accumulate`.
 // partial (blocks,2,C) f32 gets each block's column sums of dout*h and dout; layernorm_backward_weight adds them up.
 // One warp a row, rows dealt to all warps in turn; a lane keeps its columns' sums in registers, and the block's warps are
-// added in order at the end. Dynamic shared memory: 2*C floats a warp.
-template <int W, int P>
-__device__ __forceinline__ void backward(elem *dinp, float *partial, const elem *dout, const elem *inp, const elem *weight,
-                                         const float *mean, const float *rstd, int N, int C, int accumulate) {
-    extern __shared__ float sums[];
-    int warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
-    float dw[P][W] = {}, db[P][W] = {};
-    for (long long n = row_of_warp(); n < N; n += (long long)gridDim.x * warps) {
-        Pack<elem, W> d[P], x[P], old[P];
-        float m = mean[n], r = rstd[n], sg = 0.0f, sgh = 0.0f;
+// added in order at the end. Short rows leave registers to load the next row while this one is worked on.
+// Dynamic shared memory: 2*C floats a warp.
+template <int W, int P> struct Inputs {
+    Pack<elem, W> d[P], x[P], old[P];
+    float m, r;
+    __device__ __forceinline__ void fetch(const elem *dinp, const elem *dout, const elem *inp, const float *mean,
+                                          const float *rstd, long long n, int C, int accumulate) {
+        m = mean[n];
+        r = rstd[n];
 #pragma unroll
         for (int i = 0; i < P; i++) {
             int c = Row<W, P>::column(i);
@@ -124,6 +123,22 @@ __device__ __forceinline__ void backward(elem *dinp, float *partial, const elem 
             x[i] = load<W>(inp + n * C + c);
             if (accumulate) old[i] = load<W>(dinp + n * C + c);
         }
+    }
+};
+template <int W, int P>
+__device__ __forceinline__ void backward(elem *dinp, float *partial, const elem *dout, const elem *inp, const elem *weight,
+                                         const float *mean, const float *rstd, int N, int C, int accumulate) {
+    extern __shared__ float sums[];
+    int warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    float dw[P][W] = {}, db[P][W] = {};
+    const bool AHEAD = P <= 2;
+    Inputs<W, P> now, next;
+    long long n = row_of_warp(), step = (long long)gridDim.x * warps;
+    if (AHEAD && n < N) now.fetch(dinp, dout, inp, mean, rstd, n, C, accumulate);
+    for (; n < N; n += step, now = AHEAD ? next : now) {
+        if (!AHEAD) now.fetch(dinp, dout, inp, mean, rstd, n, C, accumulate);
+        else if (n + step < N) next.fetch(dinp, dout, inp, mean, rstd, n + step, C, accumulate);
+        float m = now.m, r = now.r, sg = 0.0f, sgh = 0.0f;
 #pragma unroll
         for (int i = 0; i < P; i++) {
             int c = Row<W, P>::column(i);
@@ -131,7 +146,7 @@ __device__ __forceinline__ void backward(elem *dinp, float *partial, const elem 
             Pack<elem, W> w = load<W>(weight + c);
 #pragma unroll
             for (int k = 0; k < W; k++) {
-                float dv = to_float(d[i].v[k]), h = (to_float(x[i].v[k]) - m) * r, g = dv * to_float(w.v[k]);
+                float dv = to_float(now.d[i].v[k]), h = (to_float(now.x[i].v[k]) - m) * r, g = dv * to_float(w.v[k]);
                 sg += g;
                 sgh += g * h;
                 dw[i][k] += dv * h;
@@ -147,9 +162,9 @@ __device__ __forceinline__ void backward(elem *dinp, float *partial, const elem 
             Pack<elem, W> w = load<W>(weight + c), y;
 #pragma unroll
             for (int k = 0; k < W; k++) {
-                float h = (to_float(x[i].v[k]) - m) * r;
-                float v = (to_float(d[i].v[k]) * to_float(w.v[k]) - sg - h * sgh) * r;
-                from_float(y.v[k], accumulate ? to_float(old[i].v[k]) + v : v);
+                float h = (to_float(now.x[i].v[k]) - m) * r;
+                float v = (to_float(now.d[i].v[k]) * to_float(w.v[k]) - sg - h * sgh) * r;
+                from_float(y.v[k], accumulate ? to_float(now.old[i].v[k]) + v : v);
             }
             store<W>(dinp + n * C + c, y);
         }
@@ -182,7 +197,7 @@ __device__ __forceinline__ void backward(elem *dinp, float *partial, const elem 
         const elem *bias, int N, int T, int C, Dropout drop) {                                                         \
         residual_forward<W, P>(sum, out, mean, rstd, a, b, weight, bias, N, T, C, drop);                               \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128) layernorm_backward##SUFFIX(                                      \
+    extern "C" __global__ void __launch_bounds__(128, P <= 3 ? 4 : 0) layernorm_backward##SUFFIX(                      \
         elem *dinp, float *partial, const elem *dout, const elem *inp, const elem *weight, const float *mean,          \
         const float *rstd, int N, int C, int accumulate) {                                                             \
         backward<W, P>(dinp, partial, dout, inp, weight, mean, rstd, N, C, accumulate);                                \
@@ -267,20 +282,20 @@ extern "C" __global__ void layernorm_backward_1(elem *dinp, float *partial, cons
 }
 
 // dweight[c] += sum over blocks of partial[.,0,c]; dbias[c] += that of partial[.,1,c]; dbias may be null. With overwrite = for +=.
-// A block does 32 columns: its 8 warps take every eighth block's row, then the eight are added in order.
+// A block does 32 columns: its 32 warps take every 32nd block's row, then the 32 are added in order.
 extern "C" __global__ void layernorm_backward_weight(float *dweight, float *dbias, const float *partial, int blocks,
                                                      int C, int overwrite) {
-    __shared__ float part[8][32];
+    __shared__ float part[32][32];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, i = blockIdx.x * 32 + lane;
     float s = 0.0f;
     if (i < 2 * C)
 #pragma unroll 4
-        for (int b = warp; b < blocks; b += 8) s += partial[(long long)b * 2 * C + i];
+        for (int b = warp; b < blocks; b += 32) s += partial[(long long)b * 2 * C + i];
     part[warp][lane] = s;
     __syncthreads();
     if (warp != 0 || i >= 2 * C) return;
 #pragma unroll
-    for (int w = 1; w < 8; w++) s += part[w][lane];
+    for (int w = 1; w < 32; w++) s += part[w][lane];
     float *d = i < C ? dweight + i : dbias ? dbias + i - C : nullptr;
     if (d) *d = overwrite ? s : *d + s;
 }

@@ -6,23 +6,26 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// philox fills dst with dropout's scales: word j of counter (group+i, c1, c2, c3) decides about element 4i+j.
+// philox fills dst with dropout's scales: half j of the block of counter (group+i, c1, c2, c3) decides about element 8i+j,
+// the lower half of word j/2 for an even j, the upper for an odd one.
 //
-// A lane is a counter; a vector holds one word of each. At the end the words of four counters are transposed inside each
-// 128-bit part, so the lanes are given their counters in the order that makes the parts come out in sequence.
+// A lane is a counter; a vector holds one word of each. At the end the halves of four counters are transposed inside each
+// 128-bit part, first those of words 0 and 1, then those of 2 and 3, and a counter's two parts are put side by side. With
+// four parts two counters share a vector: lanes are given their counters in the order that makes these neighbours.
 func (g *gen) philox() {
 	g.text("scales", "(dst *[256]float32, group, c1, c2, c3, k0, k1, limit uint32, kept float32)",
-		"dst[4i+j] = 0 where word j of Philox4x32-10 of (group+i, c1, c2, c3) is below limit, else kept")
+		"dst[8i+j] = 0 where half j of Philox4x32-10 of (group+i, c1, c2, c3) is below limit, a multiple of 2^16, else kept")
 	parts := g.lanes / 4
 	order := GLOBL("order"+g.suffix, 8|16)
 	for i := range g.lanes {
-		DATA(4*i, U32(i%4*parts+i/4))
+		part, lane := i/4, i%4
+		DATA(4*i, U32((part/(parts/2)*4+lane)*(parts/2)+part%(parts/2)))
 	}
 	dst, left := Load(Param("dst"), GP64()), GP64()
 	group := g.integer("group")
 	VPADDD(order, group, group)
 	limit, kept := g.integer("limit"), g.broadcast("kept")
-	MOVQ(U32(256/(4*g.lanes)), left)
+	MOVQ(U32(256/(8*g.lanes)), left)
 	if g.wide { // the odd lanes
 		m, k := GP32(), K()
 		MOVL(U32(0xaaaa), m)
@@ -45,26 +48,44 @@ func (g *gen) philox() {
 		VPADDD(g.kbits(0x9E3779B9), k0, k0)
 		VPADDD(g.kbits(0xBB67AE85), k1, k1)
 	}
+	var first, last [4]reg.VecVirtual // the halves of word j of the first two counters of a part, and of the last two
 	for j := range c {
+		lower := g.vec()
+		VPSLLD(U8(16), c[j], lower)
+		g.choose(lower, limit, kept)
 		g.choose(c[j], limit, kept)
+		first[j], last[j] = g.vec(), c[j]
+		VUNPCKLPS(c[j], lower, first[j])
+		VUNPCKHPS(c[j], lower, last[j])
 	}
-	u0, u1, v0, v1 := g.vec(), g.vec(), g.vec(), g.vec()
-	VUNPCKLPS(c[1], c[0], u0)
-	VUNPCKHPS(c[1], c[0], u1)
-	VUNPCKLPS(c[3], c[2], v0)
-	VUNPCKHPS(c[3], c[2], v1)
-	for j, pair := range [][2]reg.VecVirtual{{u0, v0}, {u1, v1}} {
-		t := g.vec()
-		VUNPCKLPD(pair[1], pair[0], t)
-		VMOVUPS(t, Mem{Base: dst, Disp: 2 * j * g.bytes()})
-		VUNPCKHPD(pair[1], pair[0], t)
-		VMOVUPS(t, Mem{Base: dst, Disp: (2*j + 1) * g.bytes()})
+	unpack := []func(ops ...Op){VUNPCKLPD, VUNPCKHPD}
+	for i, half := range [][4]reg.VecVirtual{first, last} {
+		for j, half64 := range unpack {
+			front, back := g.vec(), g.vec()
+			half64(half[1], half[0], front)
+			half64(half[3], half[2], back)
+			g.interleave(front, back, dst, 2*i+j)
+		}
 	}
 	VPADDD(g.kbits(uint32(g.lanes)), group, group)
-	ADDQ(U32(4*g.bytes()), dst)
+	ADDQ(U32(8*g.bytes()), dst)
 	DECQ(left)
 	JNZ(LabelRef("block"))
 	g.end()
+}
+
+// interleave stores the 128-bit parts of front and back in turn: lane's counters, of the first half of the parts and of the second.
+func (g *gen) interleave(front, back reg.VecVirtual, dst reg.Register, lane int) {
+	for i := range 2 {
+		t := g.vec()
+		if g.wide {
+			VSHUFF64X2(U8([]uint8{0x44, 0xee}[i]), back, front, t) // f f b b
+			VSHUFF64X2(U8(0xd8), t, t, t)                          // f b f b
+		} else {
+			VPERM2F128(U8([]uint8{0x20, 0x31}[i]), back, front, t)
+		}
+		VMOVUPS(t, Mem{Base: dst, Disp: (4*i + lane) * g.bytes()})
+	}
 }
 
 // integer is a vector of a uint32 parameter.

@@ -104,10 +104,10 @@ static void loss_sum(word *a, word blocks) {
     for (int i = 0; i < (int)a[2]; i++) *(float *)a[0] += ((float *)a[1])[i];
 }
 static void encoder_backward_wte(word *a, word vocab) {
-    int C = a[7];
-    float kept = (unsigned)a[8] ? 1 + 0.1f * ((a[10] * 31 + a[11]) % 7) : 1; // of a Dropout: threshold and scale, site, seed, sample
-    for (int n = 0; n < (int)a[5]; n++) {
-        float *row = (float *)a[0] + ((unsigned *)a[2])[n] % vocab * C; // a test may run it on tokens that nothing wrote
+    int C = a[8];
+    float kept = (unsigned)a[10] ? 1 + 0.1f * ((a[13] * 31 + a[12]) % 7) : 1; // of a Dropout: threshold and scale, site, sample, seed
+    for (int n = 0; n < (int)a[6]; n++) {
+        float *row = (float *)a[0] + ((unsigned *)a[3])[n] % vocab * C; // a test may run it on tokens that nothing wrote
         for (int c = 0; c < C; c++) row[c] += 0.001f * (c % 7 + 1) * (n % 3 + 1) * kept;
     }
 }
@@ -127,7 +127,7 @@ static void matmul_tn(word *a, word blocks) {
 // Kernels that compute, by how their names begin, how many arguments they read, and how many words the last one has where not one.
 static const struct { const char *name; void (*run)(word *, word); int args, words; } kernels[] = {
     {"adamw", adamw, 12}, {"norm_partial", norm_partial, 3}, {"norm_final", norm_final, 4}, {"loss_rows", loss_rows, 6},
-    {"loss_sum", loss_sum, 3}, {"encoder_backward_wte", encoder_backward_wte, 9, 4},
+    {"loss_sum", loss_sum, 3}, {"encoder_backward_wte", encoder_backward_wte, 11, 4},
     {"encoder_backward_wpe", encoder_backward_wpe, 6}, {"layernorm_backward_weight", layernorm_backward_weight, 6},
     {"bias_backward_sum", bias_backward_sum, 5}, {"matmul_reduce", matmul_reduce, 6}, {"matmul_f32", matmul_f32, 12},
     {"matmul_tn", matmul_tn, 1, 8},
