@@ -267,11 +267,11 @@ func (d *driver) instantiate(graph uintptr) (exec uintptr, err error) {
 
 // nodeParams is CUDA_KERNEL_NODE_PARAMS_v2.
 type nodeParams struct {
-	f                uintptr
-	grid, block      [3]uint32
-	shared           uint32
-	params           unsafe.Pointer
-	extra, kern, ctx uintptr
+	f           uintptr
+	grid, block [3]uint32
+	shared      uint32
+	params      unsafe.Pointer
+	_           [3]uintptr // extra, kern, ctx: none
 }
 
 // setNode gives a kernel's node other arguments, for replays that are queued from now on. graph must still be there:
