@@ -43,13 +43,13 @@ var (
 var otherEnd = lazy(`(?i)segmentation fault|sigsegv|sigterm|sigabrt|core dumped|bus error|signal: (?:aborted|terminated)`)
 
 // mention keeps that a sentence says so; advice against it is none.
-func mention(r *Run, m []string) {
-	r.Told.Other = r.Told.Other || otherEnd().MatchString(m[0])
-	if r.Told.Claim || !titleExpr().MatchString(m[0]) || adviceExpr().MatchString(m[0]) {
+func (r *Run) mention(text string) {
+	r.Told.Other = r.Told.Other || otherEnd().MatchString(text)
+	if r.Told.Claim || !titleExpr().MatchString(text) || adviceExpr().MatchString(text) {
 		return
 	}
-	r.Told.Host = r.Told.Host || hostsExpr().MatchString(m[0])
-	r.Told.Memory, r.Told.Claim = true, claimExpr().MatchString(m[0])
+	r.Told.Host = r.Told.Host || hostsExpr().MatchString(text)
+	r.Told.Memory, r.Told.Claim = true, claimExpr().MatchString(text)
 }
 
 var (

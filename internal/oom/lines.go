@@ -56,6 +56,7 @@ var words = sync.OnceValue(func() lexicon {
 		literals = append(literals, n.anchor)
 		l.exprs = append(l.exprs, lazy(n.expr))
 	}
+	literals = append(literals, talk...)
 	l.notes = len(literals)
 	for _, c := range callForms {
 		literals = append(literals, c.anchor)
@@ -140,7 +141,7 @@ func (r *Reader) onlyStates() bool {
 // worn reports that a note was tried often enough: its word stands on every line.
 func (r *Reader) worn(id int) bool {
 	const enough = 512
-	return r.noted[id] > enough && !notes[id].starts
+	return r.noted[id] > enough && (id >= len(notes) || !notes[id].starts)
 }
 
 // join puts a wrapped call's lines together: nil while it is not whole.
@@ -277,10 +278,16 @@ func (r *Reader) stack(rank *int) *stack {
 	return s
 }
 
+// reach is how much of a line is read before and after a note's literal.
+const reach = 400
+
 // note takes what a line tells of the run.
 func (r *Reader) note(line []byte, h hit, id int) {
-	const reach = 400
 	if r.noted[id]++; r.worn(id) {
+		return
+	}
+	if id >= len(notes) {
+		r.prose(line, h)
 		return
 	}
 	start := max(0, h.end-reach)

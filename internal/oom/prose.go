@@ -9,6 +9,34 @@ import (
 // stands beside one that does, may name what was being done ("while validating", "in the backward pass"); one that says what
 // goes well names what was not.
 
+// talk are pieces of words that a sentence about the failure holds one of.
+var talk = append(strings.Fields("oom kill memory vram 显存 内存 メモリ speicher 메모리 मेमोरी moire memoria train tun 训练 学習 infer generat validat evaluat step epoch init test predict sampl load "+
+	"start captur decod iteration export onnx tensorrt demo saving detect backward forward optimizer compil 推 保存 process tokeniz checkpointing 生成 预测 微调 导出 "+
+	"反向 初始化 验证 测试 phase stage 评估 評価 加载 inferenz auswert laden"), "val ")
+
+// prose reads the text around such a piece, once.
+func (r *Reader) prose(line []byte, h hit) {
+	const most = 2048 // a log's lines hold them, too
+	if r.said.line == r.lines && h.end <= r.said.end || r.said.times > most {
+		return
+	}
+	start, end := max(0, h.end-reach), min(len(line), h.end+reach)
+	r.said.line, r.said.end = r.lines, end
+	text := string(line[start:end])
+	if !speaks(text) {
+		return
+	}
+	r.said.times++
+	r.run.mention(text)
+	r.run.say(text)
+}
+
+// said is what prose was read last.
+type said struct {
+	line       int64
+	end, times int
+}
+
 // heard is the phase that a sentence names, and how plainly: 3 beside the failure's own words, 2 in another clause, or as what
 // fails itself, 1 that it was in training and no more.
 type heard struct {
@@ -196,7 +224,7 @@ func speaks(text string) bool {
 }
 
 var failing = []string{"memory", "memmory", "oom", "crash", "kill", "error", "fail", "happen", "occur", "die", "stop", "exception", "problem", "issue", "vram", "leak", "thrown", "raise", "appear", "arise", "exit", "stuck",
-	"显存", "内存", "报错", "错误", "杀", "崩", "爆", "溢出", "エラー", "メモリ", "speicher", "मेमोरी"}
+	"显存", "内存", "报错", "错误", "杀", "崩", "爆", "溢出", "エラー", "メモリ", "speicher", "मेमोरी", "메모리", "moire", "memoria"}
 
 // startExpr is a program that does not come up.
 var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start|launch|boot)|\bstart-?up\b|\b(?:starting|launching) (?:the |up )?(?:\w+ )?(?:server|service|engine|api|webui|container)`)

@@ -47,9 +47,10 @@ type Reader struct {
 	printing  []*stack  // the same, to be gone through for every line
 	noted     []int     // how often each note was tried: a word that stands on every line is not read for ever
 	unused    Traceback // the calls above a message that was none
-	raised    bool      // an exception was printed
-	engine    bool      // autograd's C++ engine was among the calls
-	config    int       // lines of a printed config file still expected
+	said      said
+	raised    bool // an exception was printed
+	engine    bool // autograd's C++ engine was among the calls
+	config    int  // lines of a printed config file still expected
 	iters     int64
 	bars      int64
 	states    int64
@@ -61,7 +62,7 @@ type Reader struct {
 
 // NewReader returns a Reader that has seen nothing.
 func NewReader() *Reader {
-	return &Reader{run: Run{Settings: map[string]string{}}, stacks: map[int]*stack{}, noted: make([]int, len(notes))}
+	return &Reader{run: Run{Settings: map[string]string{}}, stacks: map[int]*stack{}, noted: make([]int, len(notes)+len(talk)), said: said{line: -1}}
 }
 
 // Read reads a whole log.
@@ -172,8 +173,11 @@ var pointExpr = lazy(`(?i)\b(?:this|following|the|next|that|below) (?:line|call|
 // point keeps what the line of code shows that the prose above it pointed at.
 func (r *Reader) point() {
 	const early = 1 << 14
+	if r.lines > early {
+		return
+	}
 	line := bytes.TrimSpace(r.line)
-	if r.lines > early || len(line) == 0 || len(line) > maxCode || line[0] == '`' {
+	if len(line) == 0 || len(line) > maxCode || line[0] == '`' {
 		return
 	}
 	if r.pointed && line[0] != '#' {

@@ -134,9 +134,7 @@ var notes = []note{
 	}, false},
 	{"got prompt", `(?m)^\W*got prompt`, state(Sample), false}, {"error completing request", `Error completing request`, state(Sample), false},
 	{"output generated in", `Output generated in`, state(Sample), false},
-	{"oom", `.+`, mention, false}, {"kill", `.+`, mention, false}, {"memory", `.+`, mention, false}, {"vram", `.+`, mention, false}, {"显存", `.+`, mention, false}, {"内存", `.+`, mention, false},
 	{"pytorch_cuda_alloc_conf", `avoid fragmentation\.|See documentation for Memory Management and PYTORCH`, func(r *Run, _ []string) { r.Told.Memory = true }, false}, // the end of a message whose beginning was cut
-	{"メモリ", `.+`, mention, false}, {"speicher", `.+`, mention, false}, {"메모리", `.+`, mention, false}, {"मेमोरी", `.+`, mention, false}, {"moire", `.+`, mention, false}, {"memoria", `.+`, mention, false},
 	{"leak", `(?i)memory leak|leak(?:s|ed|ing)?(?: of)?(?: \w+)? (?:memory|vram)|\bmemory\b[^.\n]{0,20}\bleak`, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"increas", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"process", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"released", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"someone", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false},
@@ -151,10 +149,6 @@ var notes = []note{
 	{"bigger", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"larger", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"accumulat", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"validat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"evaluat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
-	{"train", `.+`, say, false}, {"tun", `.+`, say, false}, {"训练", `.+`, say, false}, {"学習", `.+`, say, false}, {"infer", `.+`, say, false}, {"generat", `.+`, say, false}, {"validat", `.+`, say, false}, {"evaluat", `.+`, say, false},
-	{"step", `.+`, say, false}, {"epoch", `.+`, say, false}, {"init", `.+`, say, false}, {"test", `.+`, say, false}, {"predict", `.+`, say, false}, {"val ", `.+`, say, false}, {"sampl", `.+`, say, false}, {"load", `.+`, say, false}, {"start", `.+`, say, false}, {"captur", `.+`, say, false}, {"decod", `.+`, say, false}, {"iteration", `.+`, say, false}, {"export", `.+`, say, false}, {"onnx", `.+`, say, false}, {"tensorrt", `.+`, say, false}, {"demo", `.+`, say, false}, {"saving", `.+`, say, false}, {"detect", `.+`, say, false},
-	{"backward", `.+`, say, false}, {"forward", `.+`, say, false}, {"optimizer", `.+`, say, false}, {"compil", `.+`, say, false},
-	{"推", `.+`, say, false}, {"保存", `.+`, say, false}, {"process", `.+`, say, false}, {"tokeniz", `.+`, say, false}, {"checkpointing", `.+`, say, false}, {"生成", `.+`, say, false}, {"预测", `.+`, say, false}, {"微调", `.+`, say, false}, {"导出", `.+`, say, false}, {"反向", `.+`, say, false}, {"初始化", `.+`, say, false}, {"验证", `.+`, say, false}, {"测试", `.+`, say, false}, {"phase", `.+`, say, false}, {"stage", `.+`, say, false}, {"评估", `.+`, say, false}, {"評価", `.+`, say, false}, {"加载", `.+`, say, false}, {"inferenz", `.+`, say, false}, {"auswert", `.+`, say, false}, {"laden", `.+`, say, false},
 	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
 	{"-m ", `(?:python[\d.]*)\s+-m\s+([\w.]+)`, func(r *Run, m []string) {
 		if !strings.HasPrefix(m[1], "torch.distributed") { // which starts another

@@ -24,9 +24,9 @@ type Told struct {
 }
 
 // say keeps the plainest sentence that names a phase, the first of equals.
-func say(r *Run, m []string) {
-	if r.Told.Phase.weight < 3 && speaks(m[0]) {
-		r.Told.Phase = r.Told.Phase.plainer(told(m[0]))
+func (r *Run) say(text string) {
+	if r.Told.Phase.weight < 3 {
+		r.Told.Phase = r.Told.Phase.plainer(told(text))
 	}
 }
 
