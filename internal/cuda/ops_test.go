@@ -85,6 +85,7 @@ var shapes = []program.Attrs{
 	{B: 2, T: 257, C: 384, NH: 6, OC: 384, V: 136},
 	{B: 1, T: 100, C: 256, NH: 2, OC: 128, V: 136, Dropout: 0.25, Site: 1},
 	{B: 1, T: 40, C: 2304, NH: 36, OC: 136, V: 72},
+	{B: 4, T: 136, C: 128, NH: 2, OC: 65, V: 65, Dropout: 0.2, Site: 3},
 }
 
 func opcases(rng *rand.Rand) (list []opcase) {

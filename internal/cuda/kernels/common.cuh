@@ -122,8 +122,7 @@ __device__ __forceinline__ uint4 philox(uint4 c, const uint2 *keys) {
 
 // Dropout is one dropout layer in one micro-batch. Element e of a sequence is dropped where its 16 bits are below the upper
 // half of threshold: the lower half of word e%8/2 of counter e/8 for an even e, the upper half for an odd one. threshold 0
-// means no dropout; sample is the global index of the
-// micro-batch's first sequence. Launched by value: 104 bytes.
+// means no dropout; sample is the global index of the micro-batch's first sequence. Launched by value: 104 bytes.
 struct Dropout {
     u32 threshold;
     float scale;

@@ -103,11 +103,7 @@ __device__ __forceinline__ void residual_forward(elem *sum, elem *out, float *me
     normalise<W, P>(out, mean, rstd, r, weight, bias, n, C);
 }
 
-// With g = dout*weight and h = (inp-mean)*rstd: dinp = rstd * (g - avg(g) - h*avg(g*h)), = or += by `accumulate`.
-// partial (blocks,2,C) f32 gets each block's column sums of dout*h and dout; layernorm_backward_weight adds them up.
-// One warp a row, rows dealt to all warps in turn; a lane keeps its columns' sums in registers, and the block's warps are
-// added in order at the end. Short rows leave registers to load the next row while this one is worked on.
-// Dynamic shared memory: 2*C floats a warp.
+// Inputs is what backward reads of one row.
 template <int W, int P> struct Inputs {
     Pack<elem, W> d[P], x[P], old[P];
     float m, r;
@@ -125,6 +121,12 @@ template <int W, int P> struct Inputs {
         }
     }
 };
+
+// With g = dout*weight and h = (inp-mean)*rstd: dinp = rstd * (g - avg(g) - h*avg(g*h)), = or += by `accumulate`.
+// partial (blocks,2,C) f32 gets each block's column sums of dout*h and dout; layernorm_backward_weight adds them up.
+// One warp a row, rows dealt to all warps in turn; a lane keeps its columns' sums in registers, and the block's warps are
+// added in order at the end. Short rows leave registers to load the next row while this one is worked on.
+// Dynamic shared memory: 2*C floats a warp.
 template <int W, int P>
 __device__ __forceinline__ void backward(elem *dinp, float *partial, const elem *dout, const elem *inp, const elem *weight,
                                          const float *mean, const float *rstd, int N, int C, int accumulate) {
