@@ -99,7 +99,7 @@ func (r *Run) commanded() sight {
 var nodeExpr = lazy(`(?:\{\{node |\[\[[Nn]ode:? |\b[Oo]p u?'|\[Op:|op_name="|stack trace for ')([\w./:()-]+)`)
 
 // messagePhases are wordings that only one phase has.
-var messagePhases = map[string]Phase{"compile permanent error": Compile, "memory for the cache blocks": Init, "available KV cache memory": Init, "cuCtxCreate": Init, "cudaSetDevice": Init, "cuDevicePrimaryCtxRetain": Init, "cuInit": Init}
+var messagePhases = map[string]Phase{"compile permanent error": Compile, "memory for the cache blocks": Init, "available KV cache memory": Init, "cuCtxCreate": Init, "cudaSetDevice": Init, "cuDevicePrimaryCtxRetain": Init, "cuInit": Init, "simple_bind error": Init}
 
 // node is what a graph's operation is for: those of a backward pass are named so, and an optimizer's after it.
 func node(message string) sight {

@@ -10,7 +10,7 @@ import (
 // goes well names what was not.
 
 // talk are pieces of words that a sentence about the failure holds one of.
-var talk = append(strings.Fields("oom kill memory vram 显存 内存 メモリ speicher 메모리 मेमोरी moire memoria train tun 训练 学習 infer generat validat evaluat step epoch init test predict sampl load "+
+var talk = append(strings.Fields("crash dies happens occurs oom kill memory vram 显存 内存 メモリ speicher 메모리 मेमोरी moire memoria train tun 训练 学習 infer generat validat evaluat step epoch init test predict sampl load "+
 	"start captur decod iteration export onnx tensorrt demo saving detect backward forward optimizer compil 推 保存 process tokeniz checkpointing 生成 预测 微调 导出 "+
 	"反向 初始化 验证 测试 phase stage 评估 評価 加载 inferenz auswert laden"), "val ")
 
@@ -23,12 +23,26 @@ func (r *Reader) prose(line []byte, h hit) {
 	start, end := max(0, h.end-reach), min(len(line), h.end+reach)
 	r.said.line, r.said.end = r.lines, end
 	text := string(line[start:end])
+	if start == 0 {
+		text = r.broken + text
+	}
 	if !speaks(text) {
 		return
 	}
 	r.said.times++
 	r.run.mention(text)
 	r.run.say(text)
+}
+
+// brokenExpr is a line of prose that goes on in the next: words, and no end of a sentence.
+var brokenExpr = lazy(`^[^\s#>|\x60*-][^=|{}<>]{28,}[\w,]$`)
+
+// wrap keeps such a line, to be read with the next.
+func (r *Reader) wrap() {
+	r.broken = ""
+	if r.lines <= early && len(r.line) < maxCode && brokenExpr().Match(r.line) && !frameExpr().Match(r.line) {
+		r.broken = string(r.line) + " "
+	}
 }
 
 // said is what prose was read last.
@@ -175,7 +189,7 @@ type piece struct {
 var pieces = []piece{
 	{"推理", sight{purpose: Sample}}, {"推論", sight{purpose: Sample}}, {"生成", sight{purpose: Sample}}, {"quick start", sight{purpose: Sample}}, {"demo", sight{purpose: Sample}}, {"预测", sight{purpose: Sample}}, {"予測", sight{purpose: Sample}}, {"Inferenz", sight{purpose: Sample}},
 	{"测试", sight{purpose: Eval}}, {"验证", sight{purpose: Eval}}, {"評価", sight{purpose: Eval}}, {"评估", sight{purpose: Eval}}, {"评测", sight{purpose: Eval}}, {"検証", sight{purpose: Eval}}, {"Auswert", sight{purpose: Eval}}, {"Validierung", sight{purpose: Eval}}, {"मूल्यांकन", sight{purpose: Eval}},
-	{"加载数据", sight{doing: Data}}, {"读取数据", sight{doing: Data}}, {"数据加载", sight{doing: Data}}, {"数据处理", sight{doing: Data}}, {"预处理", sight{doing: Data}}, {"保存", sight{doing: Save}},
+	{"加载数据", sight{doing: Data}}, {"读取数据", sight{doing: Data}}, {"数据加载", sight{doing: Data}}, {"数据处理", sight{doing: Data}}, {"预处理", sight{doing: Data}}, {"保存", sight{doing: Save}}, {"合并", sight{doing: Save}},
 	{"加载", sight{doing: Load}}, {"载入", sight{doing: Load}}, {"読み込み", sight{doing: Load}}, {"Laden", sight{doing: Load}}, {"初始化", sight{doing: Init}}, {"初期化", sight{doing: Init}}, {"编译", sight{doing: Compile}},
 	{"反向传播", sight{doing: Backward}}, {"反向", sight{doing: Backward}}, {"前向", sight{doing: Forward}}, {"优化器", sight{doing: Optimizer}},
 	{"训练", inTraining}, {"学習", inTraining}, {"微调", inTraining}, {"Training", inTraining},
@@ -227,7 +241,7 @@ var failing = []string{"memory", "memmory", "oom", "crash", "kill", "error", "fa
 	"显存", "内存", "报错", "错误", "杀", "崩", "爆", "溢出", "エラー", "メモリ", "speicher", "मेमोरी", "메모리", "moire", "memoria"}
 
 // startExpr is a program that does not come up.
-var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start|launch|boot)|\bstart-?up\b|\b(?:starting|launching) (?:the |up )?(?:\w+ )?(?:server|service|engine|api|webui|container)`)
+var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start|launch|boot)|\bstart-?up\b|\b(?:starting|launching) (?:the |up )?(?:[\w-]+[ -])?(?:server|service|engine|api|webui|web ui|gui|app|container)\b`)
 
 // idleExpr are words of a title that name nothing done: a setup that somebody has, an error that something generates.
 var idleExpr = lazy(`(?i)\bsetup\b|\bafter (?:the )?(?:sav|load|restor)\w*.*$|(?:gradient|activation)[ -]checkpointing|\btrain\w*/(?:test|eval|valid|infer)\w*|\bresum\w* (?:the )?(?:train|fine)\w*|\bgenerat(?:es?|ed|ing) (?:an? |the )?(?:\w+ ){0,2}(?:error|oom\b|out of memory)`)

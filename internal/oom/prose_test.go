@@ -19,6 +19,7 @@ save | It runs out of memory when saving the last checkpoint.
 save | Memory is exhausted by model checkpointing under FSDP.
 compile | The conversion of the model to ONNX fails for lack of memory.
 compile | It crashes while exporting to TensorRT.
+init | It crashes when launching the start-webui script.
 init | The server cannot start, memory is exhausted at once.
 init | It fails while capturing the CUDA graphs.
 optimizer | The memory overhead in the optimizer step ends in a crash.

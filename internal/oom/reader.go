@@ -48,9 +48,10 @@ type Reader struct {
 	noted     []int     // how often each note was tried: a word that stands on every line is not read for ever
 	unused    Traceback // the calls above a message that was none
 	said      said
-	raised    bool // an exception was printed
-	engine    bool // autograd's C++ engine was among the calls
-	config    int  // lines of a printed config file still expected
+	broken    string // the line before, where it was prose and not at its end
+	raised    bool   // an exception was printed
+	engine    bool   // autograd's C++ engine was among the calls
+	config    int    // lines of a printed config file still expected
 	iters     int64
 	bars      int64
 	states    int64
@@ -154,6 +155,7 @@ func (r *Reader) endLine(counted bool) {
 		r.title = "# " + r.title
 	}
 	r.point()
+	r.wrap()
 	if bytes.Contains(r.line, []byte("Warning: ")) { // the line below it is no failure's
 		r.warned, r.above = true, r.above[:0]
 	} else if r.warned {
@@ -170,9 +172,11 @@ func (r *Reader) endLine(counted bool) {
 // pointExpr is a line of prose that points at the next line of code: it is there that the run fails.
 var pointExpr = lazy(`(?i)\b(?:this|following|the|next|that|below) (?:line|call|statement|command|part)\b[^.]{0,30}:?\s*$|\b(?:fails?|crash\w*|error|oom|happens|occurs|memory|stops|dies)\b[^.]{0,30}\b(?:here|at|line|in|on|with)\s*:\s*$`)
 
+// early is how many lines a report may have: prose is looked for in them.
+const early = 1 << 14
+
 // point keeps what the line of code shows that the prose above it pointed at.
 func (r *Reader) point() {
-	const early = 1 << 14
 	if r.lines > early {
 		return
 	}
