@@ -69,6 +69,20 @@ func completed(code string, path ident) string {
 // elsewhere are libraries that compute on the machine itself.
 var elsewhere = []string{"np.", "numpy.", "pd.", "cv2.", "scipy.", "sklearn.", "os.", "json.", "pickle."}
 
+// arrays is data being made where the machine's own memory ran out in a line of the user's that calls one of these.
+func (t Traceback) arrays() sight {
+	for i := len(t) - 1; i >= 0; i-- {
+		if library(strings.ReplaceAll(t[i].Path, `\`, "/")) {
+			continue
+		}
+		if slices.ContainsFunc(callees(t[i].Code), func(c callee) bool { return slices.Contains(elsewhere, c.object) }) {
+			return sight{doing: Data}
+		}
+		break
+	}
+	return sight{}
+}
+
 // valueExpr is what a line computes to keep or to return.
 var valueExpr = lazy(`^(?:[\w.\[\], '":]+ [+*-]?= |return )(.*)$`)
 

@@ -17,6 +17,7 @@ const (
 	litBar
 	litBarSlow
 	litBarTask
+	litBarCut
 	litDict
 	litMemory
 	litChained
@@ -29,7 +30,7 @@ const (
 
 var structure = [litCount]string{
 	litTraceback: "traceback (most recent call last)", litFrameCode: "--> ", litFrameRich: "❱", litIter: "iter ",
-	litBar: "it/s", litBarSlow: "s/it", litBarTask: "task/s", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
+	litBar: "it/s", litBarSlow: "s/it", litBarTask: "task/s", litBarCut: "%|", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
 	litEngine: "autograd::engine", litRaised: "error", litException: "exception", litInterrupt: "interrupt",
 }
 
@@ -348,7 +349,7 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 		if due(r.iters) {
 			r.run.Progress.iteration(string(r.lastIter))
 		}
-	case litBar, litBarSlow, litBarTask:
+	case litBar, litBarSlow, litBarTask, litBarCut:
 		r.bars++
 		r.lastBar = append(r.lastBar[:0], line[:min(len(line), 400)]...)
 		if due(r.bars) {

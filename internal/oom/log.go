@@ -56,6 +56,8 @@ func (l *Log) shown() sight {
 	s := node(f.Message + " " + f.Below).or(f.Trace.sight())
 	if f.Kind != Host {
 		s = s.or(f.Trace.computing())
+	} else {
+		s = s.or(f.Trace.arrays())
 	}
 	says := announcing(f.Message)
 	s = s.or(says)

@@ -106,6 +106,9 @@ func (w *walk) frame(f Frame, next string) {
 	case callsModule(path, f.Func):
 		w.enter()
 		return
+	case f.Func == "handler" && strings.HasSuffix(path, "torch/utils/data/_utils/signal_handling.py") && w.purpose != Eval: // a worker died, whatever was being done
+		w.doing, w.firm = Data, true
+		return
 	}
 	w.library = library(path)
 	w.loss = w.loss || strings.HasSuffix(path, "torch/nn/modules/loss.py")
@@ -171,12 +174,14 @@ func (w *walk) source(code, next string) {
 			c.constructs() && phase != Load && n.has(kModel|kLayer|kForward|kOptim),
 			n.alone(kMove) && constructs(c.object):
 			phase, n = Init, ident{kind: kBuild}
-		case phase == "" && c.constructs() && n.any(stores):
+		case phase == "" && c.constructs() && n.any(stores), c.fills() && read(code).any(parts) && !subject.has(kModel|kGrad):
 			phase = Data
 		case phase != "":
+		case n.alone(kMove) && next == "" && c.stands(code): // a tensor's move gives another: only a module is moved so
+			phase = Init
 		case n.alone(kMove) && (subject.ends(kModel) || subject.has(kModel) && strings.HasPrefix(code, c.object[:max(len(c.object)-1, 0)]+" = ")):
 			phase = Init
-		case n.alone(kMove) && next == "" && subject.any(parts) && !subject.has(kModel): // a tensor's move calls nothing further
+		case n.alone(kMove) && next == "" && subject.any(parts) && !subject.has(kModel) && !subject.any(owned): // a tensor's move calls nothing further
 			phase = Data
 		case n.alone(kModel), c.ownFunction():
 			phase = Forward
@@ -242,7 +247,10 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 			w.doing, w.firm = Save, true
 		}
 	case Data:
-		if !w.inside && (w.doing == "" || w.doing == Forward && function) {
+		if w.purpose == Sample && n.has(kMake) { // of what it was given
+			return
+		}
+		if !w.inside && (w.doing == "" || w.doing == Forward && function || w.doing == Init && !w.firm && n.alone(kMove)) {
 			w.doing, w.firm = Data, function
 		}
 	case Load:
@@ -323,7 +331,7 @@ func (w *walk) file(path string) {
 		return
 	}
 	if library(path) {
-		if _, inside, _ := strings.Cut(path, "-packages/"); read(inside).has(kServe) {
+		if _, inside, _ := strings.Cut(path, "-packages/"); read(inside).has(kServe) || asks(inside) {
 			w.script = Sample
 		}
 		return

@@ -346,7 +346,7 @@ sample | Transcribing: 0%|          | 0/12 [00:00<?, ?it/s]
 eval | Testing DataLoader 0:   0%|          | 0/25 [00:00<?, ?it/s]
 eval | Sanity Checking DataLoader 0:   0%|          | 0/2 [00:00<?, ?it/s]
 sample | Predicting DataLoader 0:  12%|█▏        | 3/25 [00:01<00:07,  2.9it/s]
-unknown | Map:  12%|█▏        | 1200/10000 [00:01<00:07,  1200 examples/s]
+data | Map:  12%|█▏        | 1200/10000 [00:01<00:07,  1200 examples/s]
 unknown | Downloading shards: 50%|█████     | 1/2 [00:30<00:30, 30.0s/it]
 unknown | Loading dataset from disk
 eval | 2024-01-02 10:11:12 INFO Start evaluating on the dev set

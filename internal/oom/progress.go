@@ -59,7 +59,10 @@ func (p *Progress) sight() sight {
 // status takes a line that may say what is going on.
 func (p *Progress) status(line string) {
 	if m := statusExpr().FindStringSubmatch(line); m != nil && !personExpr().MatchString(line) {
-		if phase := activity(read(strings.Join(m[1:], " "))); phase != "" {
+		switch phase := activity(read(strings.Join(m[1:], " "))); {
+		case phase == Eval && strings.Contains(line, "100%|"):
+			p.Status = "" // that is over
+		case phase != "":
 			p.Status = phase
 		}
 	}
@@ -88,8 +91,19 @@ func barPhase(line string) Phase {
 	if rowExpr().MatchString(line) {
 		return Forward
 	}
-	return activity(read(labelExpr().FindString(line)))
+	label := labelExpr().FindString(line)
+	if feedingExpr().MatchString(label) {
+		return Data
+	}
+	n := read(label)
+	if n.any(asked) {
+		return Sample
+	}
+	return activity(n)
 }
+
+// feedingExpr is the name of a bar that counts what a model will be fed with.
+var feedingExpr = lazy(`(?i)\b(?:caching|scanning|tokeniz\w+|pre-?process\w*|packing|(?:loading|reading|building|creating|processing|preparing) (?:the )?(?:\w+ )?(?:data(?:set)?s?|images?|annotations?|examples|records|features|corpus)|generating \w+ (?:split|examples)|saving the dataset|converting format|grouping texts|map|filter)\b`)
 
 // activity is what a label or a status line says is going on.
 func activity(n ident) Phase {
@@ -113,6 +127,9 @@ func activity(n ident) Phase {
 	}
 	return ""
 }
+
+// asked is what only those count who answer it.
+var asked = strings.Fields("prompt request query question answer")
 
 // bar takes a tqdm progress bar, loading bars excepted.
 func (p *Progress) bar(line string) {

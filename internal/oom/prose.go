@@ -125,7 +125,7 @@ func sentenceSays(sentence string) heard {
 	}
 	var best heard
 	for _, clause := range joinsExpr().Split(pathExpr().ReplaceAllString(sentence, ""), -1) {
-		if startExpr().MatchString(clause) {
+		if startExpr().MatchString(clause) && !read(clause).has(kCompile) {
 			return heard{sight{doing: Init}, 3}
 		}
 		fails := failsExpr().FindStringIndex(clause)
@@ -258,7 +258,7 @@ func titled(title string) sight { return named(title, kServe) }
 
 // named is the phase that words name, those of some kinds left out. What is done first is done: loading a trained model is loading.
 func named(title string, except kind) sight {
-	if startExpr().MatchString(title) {
+	if startExpr().MatchString(title) && !read(title).has(kCompile) {
 		return sight{doing: Init}
 	}
 	title = idleExpr().ReplaceAllString(title, "")

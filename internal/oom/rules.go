@@ -22,6 +22,22 @@ var places = []place{
 	{"torch/utils/data/", "", Data, 0},
 	{"-packages/datasets/", "", Data, 0},
 	{"torchvision/datasets/", "", Data, 0},
+	{"torchvision/transforms/", "", Data, 0},
+	{"albumentations/", "", Data, 0},
+	{"monai/transforms/", "", Data, 0},
+	{"monai/data/", "", Data, 0},
+	{"torchio/", "", Data, 0},
+	{"batchgenerators/", "", Data, 0},
+	{"webdataset/", "", Data, 0},
+	{"mmcv/transforms/", "", Data, 0},
+	{"/datasets/pipelines/", "", Data, 0},
+	{"/datasets/transforms/", "", Data, 0},
+	{"detectron2/data/", "", Data, 0},
+	{"fairseq/data/", "", Data, 0},
+	{"torchaudio/backend/", "", Data, 0},
+	{"skimage/", "", Data, 0},
+	{"PIL/", "", Data, 0},
+	{"mgds/", "", Data, 0},
 	{"torch/onnx/", "", Compile, 0},
 	{"torch/_dynamo/convert_frame.py", "", Compile, 0},
 	{"torch/_dynamo/eval_frame.py", "catch_errors", Compile, 0},
@@ -37,6 +53,7 @@ var places = []place{
 	{"torch/nn/parallel/distributed.py", "__init__ _ddp_init_helper _sync_module_states _sync_params_and_buffers", Init, kBuild},
 	{"torch/nn/utils/clip_grad.py", "", Optimizer, 0},
 	{"torch/nn/modules/", "__init__ reset_parameters", Init, kBuild},
+	{"torch/nn/modules/", "_apply flatten_parameters", Init, 0},
 	{"torch/nn/parameter.py", "", Init, kBuild},
 	{"torch/nn/init.py", "", Init, kBuild},
 	{"torch/cuda/__init__.py", "_lazy_init init set_device current_device", Init, kBuild},
@@ -66,6 +83,18 @@ func placed(path, fn string) (place, bool) {
 		}
 	}
 	return place{}, false
+}
+
+// askers are packages that ask trained models and train none, as far as a path goes.
+var askers = []string{"ase/", "rembg/", "easyocr/", "faster_whisper/", "whisperx/", "surya/", "marker/", "facexlib/", "gfpgan/", "iopaint/", "lama_cleaner/", "simple_lama", "insightface/", "llama_cpp/", "exllama", "outlines/",
+	"guidance/", "realesrgan/", "docling/", "magic_pdf/", "mineru/", "alphafold/", "sahi/", "esm/inference", "ctranslate2/", "xinference/", "tgi/", "text_generation_server/"}
+
+func asks(inside string) bool {
+	_, inside, _ = strings.Cut("/"+inside, "/")
+	if _, egg, ok := strings.Cut(inside, ".egg/"); ok {
+		inside = egg
+	}
+	return slices.ContainsFunc(askers, func(p string) bool { return strings.HasPrefix(inside, p) })
 }
 
 // sources are lines of PyTorch that tell a phase by themselves: pastes often begin there.

@@ -28,6 +28,14 @@ func (c callee) ownFunction() bool {
 	return c.name == "apply" && constructs(strings.TrimSuffix(c.object, ".")+"(")
 }
 
+// fills reports that a tensor which was made before takes what another holds: x.resize_(…).copy_(batch).
+func (c callee) fills() bool { return c.name == "copy_" || c.name == "pin_memory" }
+
+// stands reports that the call is the whole line, and its result is left.
+func (c callee) stands(code string) bool {
+	return c.object != "" && !strings.Contains(c.object, "(") && code == c.object+c.name+"("+c.args+")"
+}
+
 func (c callee) constructs() bool { return constructs(c.name + "(") }
 
 // constructs reports whether a class is called: Net(…).

@@ -60,7 +60,7 @@ const (
 var vocabulary = map[kind]string{
 	kTrain:    "train training traning trainning fit finetune finetuning tune pretrain pretraining learn retrain train* retrain* finetun* pretraining*",
 	kEval:     "eval val dev valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl benchmarking eval* validat* test*",
-	kSample:   "decoding rendering captioning inferece infernce generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation generat* infer* predict* transcri* synthes* denois* ksampler",
+	kSample:   "decoding rendering captioning inferece infernce generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation viewer generat* infer* predict* transcri* synthes* denois* ksampler",
 	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize recognize ocr align diarize diarization separate summarize simulate",
 	kEpoch:    "epoch",
 	kForward:  "forward",
@@ -111,6 +111,7 @@ var (
 	stores    = strings.Fields("dataset data corpus csv parquet example")
 	preparers = strings.Fields("preprocess preprocessing preprocessor tokenization")
 	parts     = strings.Fields("batch input image img sample target label data mask token ids video audio frame")
+	owned     = strings.Fields("param parameter weight buffer grad")
 )
 
 // nouns are words that a stem would take for something they are not.
@@ -120,7 +121,7 @@ const nouns = "compiled trainer trained trainable generator detector validity in
 var idioms = map[kind]string{
 	kLoad | kFile:     "from_quantized load_quantized load_quant load_gguf from_gguf",
 	kSample:           "set_image readtext restore_faces restore_face restore_with_helper restore_with_face_helper apply_stable_diffusion compute_actions run_generation",
-	kBuild | kModel:   "get_model get_peft_model resize_token_embeddings add_weight determine_available_memory determine_num_available_blocks profile_num_available_blocks init_memory_pool boost enable_model_cpu_offload enable_sequential_cpu_offload create_executor",
+	kBuild | kModel:   "get_model get_peft_model resize_token_embeddings add_weight determine_available_memory determine_num_available_blocks profile_num_available_blocks init_memory_pool boost enable_model_cpu_offload enable_sequential_cpu_offload create_executor create_trainer build_trainer get_trainer make_trainer setup_trainer build_runner create_runner",
 	kExport | kTarget: "torch2trt trtexec onnx2trt onnx2tf",
 	kTrain:            "lr_find lr_finder update_actor update_critic update_policy train_on_batch",
 	kEval:             "training_report estimate_loss inference_on_dataset compute_on_dataset compute_metrics compute_metric calc_metric calculate_metrics compute_fid calc_fid calculate_fid prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
