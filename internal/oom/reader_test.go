@@ -225,6 +225,7 @@ func FuzzReader(f *testing.F) {
 	f.Add([]byte("Traceback (most recent call last):\n  File \"a.py\", line 1, in forward\n    x = model(y)\nKilled\n"), 3)
 	f.Add([]byte("MPS backend out of memory (MPS allocated: 5.56 GB, other allocations: 1.10 GB, max allowed: 6.80 GB). Tried to allocate 768.00 MB on private pool."), 64)
 	f.Add([]byte("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3743729664 bytes."), 5)
+	f.Add([]byte("# Help\n\nTraining works, but when it is validating（验证时）the card\nruns out of memory at this line:\n\nout = model(x)\na.py:1 f -> b.py:2 g\n"), 9)
 	f.Fuzz(func(t *testing.T, log []byte, step int) {
 		r := NewReader()
 		step = max(1, step%1000)
@@ -234,6 +235,8 @@ func FuzzReader(f *testing.F) {
 			rest = rest[n:]
 		}
 		l := r.Finish()
+		l.Phase()
+		l.guess()
 		for _, failure := range l.Failures {
 			failure.Trace.Phase()
 			for name, size := range failure.Sizes {
