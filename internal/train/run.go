@@ -172,6 +172,7 @@ func (r *Run) Start(report Reporter) error {
 		return err
 	}
 	r.Save = r.save
+	r.prepareMirror()
 	return r.openLogs()
 }
 

@@ -44,11 +44,12 @@ func (s *Saving) wait() error {
 	return <-s.written
 }
 
-// mirror is host memory for a snapshot of what a checkpoint holds: 12 bytes a parameter, taken at the first save that finds
-// them free and kept.
+// mirror is host memory for a snapshot of what a checkpoint holds: 12 bytes a parameter, taken while the run starts, or at the
+// first save that finds them free, and kept.
 type mirror struct {
 	ids    []program.ID
-	floats map[program.ID][]float32
+	floats map[program.ID][]float32 // nil where the host had too little room
+	ready  chan struct{}            // closed when it was looked for first; nil where no snapshots are made
 }
 
 // snapshot begins a copy of the parameters and moments into host memory. copied is nil where the executor makes none, or the
@@ -65,11 +66,27 @@ func (r *Run) snapshot() (copied func() error, err error) {
 	return x.Snapshot(r.mirror.ids, dst)
 }
 
-// mirrored takes the mirror where it is not there and the host has room for it.
-func (r *Run) mirrored() bool {
-	if r.mirror.floats != nil {
-		return true
+// prepareMirror takes the mirror beside the run's first iterations: the system gives memory page by page as it is touched,
+// which takes longer than the copy of a snapshot, and the run's next update would wait for it.
+func (r *Run) prepareMirror() {
+	if _, ok := r.Exec.(program.Snapshotter); !ok {
+		return
 	}
+	r.mirror.ready = make(chan struct{})
+	go func() {
+		defer close(r.mirror.ready)
+		r.takeMirror()
+	}()
+}
+
+// mirrored says whether there is a mirror, after another look for memory where there was too little.
+func (r *Run) mirrored() bool {
+	<-r.mirror.ready
+	return r.mirror.floats != nil || r.takeMirror()
+}
+
+// takeMirror takes the mirror where the host has room for it.
+func (r *Run) takeMirror() bool {
 	var ids []program.ID
 	var bytes units.Bytes
 	for _, p := range r.Step.Params {
@@ -79,9 +96,14 @@ func (r *Run) mirrored() bool {
 	if r.free() < 2*bytes+hostMargin { // the copy, and the file's pages on their way to the disk
 		return false
 	}
-	r.mirror = mirror{ids, make(map[program.ID][]float32, len(ids))}
+	r.mirror.ids, r.mirror.floats = ids, make(map[program.ID][]float32, len(ids))
+	const page = 4096 / 4
 	for _, id := range ids {
-		r.mirror.floats[id] = make([]float32, r.Step.Tensors[id].Len())
+		floats := make([]float32, r.Step.Tensors[id].Len())
+		for i := 0; i < len(floats); i += page {
+			floats[i] = 0
+		}
+		r.mirror.floats[id] = floats
 	}
 	return true
 }
