@@ -93,6 +93,7 @@ var dialects = []dialect{
 	{name: "jax", anchor: "resource_exhausted", guard: `(?i)out of memory|allocate|hbm|attempting to reserve`, framework: "jax", kind: Device, clauses: xlaClauses},
 	{name: "jax-old", anchor: "resource exhausted: out", guard: `(?i)resource exhausted: out\s+of\s+memory`, framework: "jax", kind: Device, clauses: xlaClauses},
 	{name: "xla-buffers", anchor: "operator: op_name=", guard: `(?i)xla label:`, kind: Device},
+	{name: "xla-buffers-typed", anchor: "operator: op_type=", guard: `(?i)xla label:`, kind: Device},
 	{name: "tensorflow-cpu", anchor: "oom when allocating tensor", guard: `(?i)device:CPU:\d+ by allocator|by allocator (mkl)?cpu`, framework: "tensorflow", device: "cpu", kind: Host, clauses: tensorflowClauses},
 	{name: "tensorflow", anchor: "oom when allocating tensor", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
 	{name: "tensorflow-bfc", anchor: "ran out of memory trying to allocate", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},

@@ -75,6 +75,10 @@ func (t Traceback) arrays() sight {
 		if library(strings.ReplaceAll(t[i].Path, `\`, "/")) {
 			continue
 		}
+		n := read(t[i].Func)
+		if t[i].Func != "" && t[i].Func[0] != '<' && !n.alone(kRun) && !n.has(kLoad|kBuild|kMake|kData|kDataset|kTrain|kExport) && !n.any(parts) && !n.any(preparers) {
+			break
+		}
 		if slices.ContainsFunc(callees(t[i].Code), func(c callee) bool { return slices.Contains(elsewhere, c.object) }) {
 			return sight{doing: Data}
 		}

@@ -72,7 +72,7 @@ var words = sync.OnceValue(func() lexicon {
 var (
 	ansiExpr   = lazy("\x1b(?:\\[[0-9;:?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\-_])")
 	rankExpr   = lazy(`^(?:[\s>│|]|[\w.-]+: )*(?:\[(?:rank|default)(\d{1,5})\]:?|\[\d+,(\d{1,5})\]<std\w+>:|\([\w ]*rank=(\d{1,5}) pid=\d+\))`)
-	prefixExpr = lazy(`^(?:\s*(?:\[(?:rank|default)\d+\]:?|[\w.-]+: \[rank\d+\]:|\[\d+,\d+\]<std\w+>:|\([\w ]+(?:rank=\d+ )?pid=\d+\)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*Z?|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]|\d\d-\d\d \d\d:\d\d:\d\d|\[\w+\.py:\d+\]|(?:INFO|ERROR|WARNING|CRITICAL)\b[:\s]|[>│|]) ?)+`)
+	prefixExpr = lazy(`^(?:\s*(?:\[(?:rank|default)\d+\]:?|[\w.-]+: \[rank\d+\]:|\[\d+,\d+\]<std\w+>:|\([\w ]+(?:rank=\d+ )?pid=\d+\)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*Z?|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]|\d\d-\d\d \d\d:\d\d:\d\d|\[\w+\.py:\d+\]|-? ?[\w. ]{1,40} - (?:INFO|ERROR|WARNING|DEBUG) -|(?:INFO|DEBUG):[\w.]+:|(?:INFO|ERROR|WARNING|CRITICAL)\b[:\s]|[>│|]) ?)+`)
 	bufferExpr = lazy(`empty_strided(?:_cuda)?\(\(([\d, ]+)\), \([\d, ]*\)(?:, device='\w+'[^,]*)?, (?:dtype=)?torch\.(\w+)`)
 )
 
@@ -236,7 +236,8 @@ func (r *Reader) handle(line []byte, seen int) {
 // plausible spares log lines that only name a source file ("train.py:123] …") the expression for calls.
 func plausible(line []byte, h hit) bool {
 	rest := bytes.TrimLeft(line[h.end:min(len(line), h.end+16)], "0123456789")
-	return line[h.end-1] != ':' || bytes.HasPrefix(rest, []byte(" in ")) || bytes.HasPrefix(rest, []byte(", in "))
+	return line[h.end-1] != ':' || bytes.HasPrefix(rest, []byte(" in ")) || bytes.HasPrefix(rest, []byte(", in ")) ||
+		bytes.Equal(bytes.TrimSpace(rest), []byte(":")) || bytes.HasPrefix(rest, []byte(": ")) && bytes.HasSuffix(bytes.TrimSpace(line), []byte("Error"))
 }
 
 // rankOf is the rank a line is prefixed with, nil without.

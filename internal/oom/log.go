@@ -24,7 +24,15 @@ type Log struct {
 func (l *Log) Phase() Phase { return l.sight().phase() }
 
 func (l *Log) sight() sight {
-	s := l.shown().or(told(l.Run.Title).sight)
+	title := told(l.Run.Title).sight
+	if strings.HasPrefix(l.Run.Title, "#") {
+		title = title.or(titled(l.Run.Title))
+	}
+	s := l.seen()
+	if title.doing != "" || title.purpose == Eval || title.purpose == Sample { // a script does many things
+		s = s.or(title)
+	}
+	s = l.started(s).or(told(l.Run.Title).sight)
 	if f := l.Failure(); f != nil && strings.HasPrefix(f.Dialect, "dataloader") {
 		return s // what feeds the step is no part of it
 	}
@@ -48,7 +56,19 @@ func (l *Log) sight() sight {
 func (l *Log) guess() Phase { return cmp.Or(Phase(l.gist.Guess()), UnknownPhase) }
 
 // shown is what the log shows, the words of the one who reports it left out.
-func (l *Log) shown() sight {
+func (l *Log) shown() sight { return l.started(l.seen()) }
+
+// started fills what is open with what the script is for.
+func (l *Log) started(s sight) sight {
+	s = s.or(l.Run.commanded())
+	if f := l.Failure(); f != nil && f.Kind == Host && s.purpose == Forward {
+		s.purpose = scripted // the machine's memory fills up beside the step
+	}
+	return s
+}
+
+// seen is what the log shows below the command.
+func (l *Log) seen() sight {
 	f := l.Failure()
 	if f == nil {
 		return sight{}
@@ -78,10 +98,6 @@ func (l *Log) shown() sight {
 	if says == (sight{}) { // or else what it did next
 		s = s.or(l.Run.Progress.sight())
 	}
-	s = s.or(l.Run.commanded())
-	if f.Kind == Host && s.purpose == Forward {
-		s.purpose = scripted // the machine's memory fills up beside the step
-	}
 	return s
 }
 
@@ -100,6 +116,9 @@ func (r *Run) commanded() sight {
 // nodeExpr is the operation of TensorFlow's graph that failed.
 var nodeExpr = lazy(`(?:\{\{node |\[\[[Nn]ode:? |\b[Oo]p u?'|\[Op:|op_name="|stack trace for ')([\w./:()-]+)`)
 
+// jitExpr is the function that XLA compiled for JAX.
+var jitExpr = lazy(`^p?(?:jit|map)\((\w\w+)\)/`)
+
 // messagePhases are wordings that only one phase has.
 var messagePhases = map[string]Phase{"compile permanent error": Compile, "memory for the cache blocks": Init, "available KV cache memory": Init, "cuCtxCreate": Init, "cudaSetDevice": Init, "cuDevicePrimaryCtxRetain": Init, "cuInit": Init, "simple_bind error": Init}
 
@@ -114,6 +133,11 @@ func node(message string) sight {
 	m := nodeExpr().FindStringSubmatch(message)
 	if m == nil {
 		return s
+	}
+	if fn := jitExpr().FindStringSubmatch(m[1]); fn != nil && !strings.Contains(m[1], "jvp(") {
+		if n := read(fn[1]); !n.has(kTrain|kEval|kStep|kLoss|kGrad|kOptim|kBuild) && (n.has(kSample|kPerhaps|kForward) || n.any([]string{"apply"})) {
+			return sight{Forward, Sample} // a function that is differentiated has another name
+		}
 	}
 	switch n := read(m[1]); {
 	case n.has(kGrad|kBackward) || strings.Contains(m[1], "transpose(jvp("):

@@ -50,10 +50,12 @@ type walk struct {
 	inner   Phase // by the functions inside the model
 	inside  bool  // of a Module.__call__
 	firm    bool  // what is done stays what it is, whatever it calls
+	own     bool  // the backward pass is a user's function, which may compute the loss first
 	named   bool  // it is only by a user's name for it
 	library bool  // the call is of a library
 	noGrad  bool  // the next call is decorated with no_grad
 	without bool  // some call was
+	started bool  // the call before was what starts an installed program
 	served  bool  // the program is one that only samples
 	names   Phase // by the names in the user's source lines
 	loss    bool  // a loss was computed: nobody does who only samples
@@ -222,7 +224,7 @@ func (w *walk) shows(n, subject ident) Phase {
 
 // enter is a Module.__call__: no optimizer makes one, so a closure of it does.
 func (w *walk) enter() {
-	if !w.firm && (w.doing == "" || w.doing == Init || w.doing == Data || w.doing == Optimizer) {
+	if !w.firm && (w.doing == "" || w.doing == Init || w.doing == Data || w.doing == Optimizer || w.doing == Backward && w.own) {
 		w.doing = Forward
 	}
 	w.inside = true
@@ -236,6 +238,7 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 		w.doing = Compile
 	case Backward:
 		if w.doing != Compile && w.doing != Load && w.doing != Save {
+			w.own = (w.own || w.doing != Backward) && !w.library && (n.letter || !n.alone(kBackward|kGrad))
 			w.doing = Backward
 		}
 	case Optimizer:
@@ -327,16 +330,22 @@ func (w *walk) why(n, subject ident, function bool) {
 
 // file takes what a file is named for: a script of the user's, or the page or server that called it.
 func (w *walk) file(path string) {
+	w.served = w.served || !library(path) && read(path).has(kServe)
 	if w.inside {
 		return
 	}
+	if library(path) && w.started { // a package's own program
+		if n := read(strings.TrimSuffix(tail(path, 1), ".py")); n.has(kSample|kPerhaps) && !n.has(kTrain|kEval) {
+			w.perhaps = Sample
+		}
+	}
+	w.started = strings.Contains(path, "/bin/") || strings.HasSuffix(path, "/runpy.py")
 	if library(path) {
 		if _, inside, _ := strings.Cut(path, "-packages/"); read(inside).has(kServe) || asks(inside) {
 			w.script = Sample
 		}
 		return
 	}
-	w.served = w.served || read(path).has(kServe)
 	switch n := read(strings.TrimSuffix(tail(path, 1), ".py")); {
 	case n.has(kTrain) && n.has(kEval):
 	case n.has(kTrain) && n.has(kSample) && n.first(kTrain|kSample) == kSample: // infer_finetuning

@@ -23,6 +23,15 @@ init | File "work.py", line 2, in train#    with self.backend.create_trainer(#Fi
 sample | Processed prompts:   0%|
 data | Loading dataset:  42%|████      | 75/178 [09:03<12:18,  6.56s/it]
 data | train: Caching images (3.1GB RAM):  42%|████      | 75/178 [09:03<12:18,  6.56s/it]
+forward | File "train.py", line 2, in <module>#    model.optimize_parameters()#File "/w/models/pair.py", line 3, in optimize_parameters#    self.backward_D()#File "/w/models/pair.py", line 5, in backward_D#    pred = self.netD(self.fake.detach())#File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 3, in _call_impl#    return forward_call(*args)
+backward | File "train.py", line 2, in <module>#    loss.backward()#File "/w/models/reversible.py", line 3, in backward#    y = self.block(x)#File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 3, in _call_impl#    return forward_call(*args)
+compile | File "work.py", line 2, in <module>#    out = net(x)#File "/env/lib/python3.11/site-packages/torch/_dynamo/utils.py", line 3, in clone_input#    return torch_clone(x)
+sample | File "/usr/local/bin/unmix", line 8, in <module>#    sys.exit(main())#File "/env/lib/python3.11/site-packages/unmix/separate.py", line 3, in main#    tracks = unmix_all(net, wav)
+sample | File "runner.py", line 8, in <module>#    save_normals(scenes)#File "runner.py", line 18, in save_normals#    out = self.predictor(views)#File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 3, in _call_impl#    return forward_call(*args)
+save | File "runner.py", line 8, in train#    save_checkpoint(net)#File "runner.py", line 18, in save_checkpoint#    torch.save(net.state_dict(), path)
+sample | 2024-01-02 03:04:05,631 - Forecast Bench - INFO - Generating forecasts for series
+sample | I0102 run_fold.py:7] Operator: op_type="add" op_name="jit(apply_fn)/scan/while/body/add" source_file="modules.py"#    XLA Label: fusion
+forward | Operator: op_name="jit(train_step)/jvp(Net)/dense/dot_general"#    XLA Label: fusion
 unknown | evaluating Epoch: 100%|██████████| 17/17 [01:08<00:00,  4.00s/it]
 data | !Traceback (most recent call last):#  File "train.py", line 5, in main#    labels = np.repeat(labels, 4, axis=0)#  File "/env/lib/python3.11/site-packages/numpy/lib/function_base.py", line 3, in repeat#    new = empty(shape)#MemoryError
 eval | !Traceback (most recent call last):#  File "tool.py", line 5, in evaluate#    scores = np.zeros((n, n))#MemoryError
@@ -35,6 +44,24 @@ eval | !Traceback (most recent call last):#  File "tool.py", line 5, in evaluate
 			lines = "some output\n" + lines + "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
 		}
 		l, err := Read(strings.NewReader(lines + "\n"))
+		if err != nil || l.Phase() != want {
+			t.Errorf("%s: %s, want %s; %v", text, l.Phase(), want, err)
+		}
+	}
+}
+
+// A title says more than the script's name, and the half of it that goes well says nothing.
+func TestPhaseByTitleBeforeScript(t *testing.T) {
+	for want, text := range cases(`
+sample | Inference on a picture runs out of memory | python test.py --opt x.yml
+load | Killed at "Loading checkpoint shards: 30%" | python generate.py --base llama
+save | OOM while saving the checkpoint | python eval.py
+eval | Why is the memory full? | python test.py
+forward | Evaluation runs while training does not | return forward_call(*input, **kwargs)
+compile | Far too much memory in compilation start-up | python work.py
+`) {
+		title, command, _ := strings.Cut(text, " | ")
+		l, err := Read(strings.NewReader("# " + title + "\n\n" + command + "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
 		if err != nil || l.Phase() != want {
 			t.Errorf("%s: %s, want %s; %v", text, l.Phase(), want, err)
 		}

@@ -246,6 +246,9 @@ var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start
 // idleExpr are words of a title that name nothing done: a setup that somebody has, an error that something generates.
 var idleExpr = lazy(`(?i)\bsetup\b|\bafter (?:the )?(?:sav|load|restor)\w*.*$|(?:gradient|activation)[ -]checkpointing|\btrain\w*/(?:test|eval|valid|infer)\w*|\bresum\w* (?:the )?(?:train|fine)\w*|\bgenerat(?:es?|ed|ing) (?:an? |the )?(?:\w+ ){0,2}(?:error|oom\b|out of memory)`)
 
+// contrastExpr is a sentence whose first half goes well: "evaluation runs while training does not".
+var contrastExpr = lazy(`(?i)\b(?:runs?|works?|fine|ok|okay|possible|succeeds?|completes?|passes|trains|loads)\b.*?\b(?:while|but|whereas|and|yet)\b(.*\b(?:not|no|never|fails?|crash\w*|oom\w*|runs out|out of memory|error)\b.*|.*n't\b.*)$`)
+
 var (
 	// feedsExpr is the making of what a model is fed with.
 	feedsExpr = lazy(`(?i)\bpre-? ?process\w*|\btokeniz(?:ing|ation)\b|\bdata(?:set)? (?:loading|preparation|creation|processing)|\b(?:load|read|creat|build|process|prepar)ing (?:\w+ ){0,3}data(?:set)?s?\b`)
@@ -262,6 +265,9 @@ func named(title string, except kind) sight {
 		return sight{doing: Init}
 	}
 	title = idleExpr().ReplaceAllString(title, "")
+	if m := contrastExpr().FindStringSubmatch(title); m != nil {
+		title = m[1]
+	}
 	switch {
 	case feedsExpr().MatchString(title):
 		return sight{doing: Data}

@@ -45,6 +45,7 @@ var callForms = []callForm{
 	{", line ", lazy(`File (?:'|‘|“|&quot;)?(?P<path>[^"'\n,]{1,500}?)(?:'|’|”|&quot;)?, line (?P<line>\d+)(?:, in (?P<func>[^\s\\,]+))?`)},
 	{", in ", lazy(`^[^"'\n]{0,8}\d+, in (?P<func>[\w.<>]+)\s*$`)}, // cut inside its line
 	{".py:", lazy(`(?:File )?(?P<path>[\w~/.\\-][^\s":│|]{0,400}\.py):(?P<line>\d+),? in (?P<func>[\w.<>]+)`)},
+	{".py:", lazy(`^\s*(?P<path>[\w~/.\\-]{1,400}\.py):(?P<line>\d+): (?:\w*(?:Error|Exception))?\s*$`)}, // pytest's
 	{"-> ", lazy(arrowForm)}, {"→", lazy(arrowForm)},
 	{".py in ", lazy(plainForm)}, {".pyc in ", lazy(plainForm)},
 	{"<ipython-input", lazy(`(?P<path><ipython-input-[^>\s]+>) in (?P<func>[\w.<>]+)`)},

@@ -61,7 +61,7 @@ var vocabulary = map[kind]string{
 	kTrain:    "train training traning trainning fit finetune finetuning tune pretrain pretraining learn retrain train* retrain* finetun* pretraining*",
 	kEval:     "eval val dev valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl benchmarking eval* validat* test*",
 	kSample:   "decoding rendering captioning inferece infernce generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation viewer generat* infer* predict* transcri* synthes* denois* ksampler",
-	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize recognize ocr align diarize diarization separate summarize simulate",
+	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize recognize ocr align diarize diarization separate separation summarize simulate save track tracking forecast preview plot draw visualise viz animate dock fold matting relax register",
 	kEpoch:    "epoch",
 	kForward:  "forward",
 	kBackward: "backward backprop vjp",
@@ -174,8 +174,9 @@ func (d dictionary) kindOf(w string) kind {
 
 // ident is an identifier seen as its words.
 type ident struct {
-	words []string
-	kind  kind // of all of them together
+	words  []string
+	kind   kind // of all of them together
+	letter bool // one stands beside them: backward_G
 }
 
 func (n ident) has(k kind) bool { return n.kind&k != 0 }
@@ -223,7 +224,7 @@ func read(identifier string) ident {
 	var n ident
 	d := dict()
 	if k, ok := d.idiom[identifier]; ok {
-		return ident{[]string{identifier}, k}
+		return ident{words: []string{identifier}, kind: k}
 	}
 	for _, part := range strings.FieldsFunc(identifier, func(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsDigit(c) }) {
 		parts := humps(part)
@@ -235,7 +236,9 @@ func read(identifier string) ident {
 			if bare := strings.TrimRight(w, "0123456789"); d.word[w] == 0 && bare != "" {
 				w = bare
 			}
-			if len(w) > 1 { // netD is a net
+			if len(w) == 1 { // netD is a net
+				n.letter = true
+			} else {
 				n.words = append(n.words, w)
 				n.kind |= d.kindOf(w)
 			}
