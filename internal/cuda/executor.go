@@ -59,13 +59,7 @@ func (e *Executor) take(l *program.Layout) (err error) {
 		return err
 	}
 	e.layout, e.taken, e.tables, e.graphs = l, l.Size, map[*program.Op]entryTable{}, make([]graph, len(l.Sections))
-	if err := e.stage.open(e.drv, e.stream); err != nil {
-		return err
-	}
-	if err := e.shot.open(e.Device); err != nil {
-		return err
-	}
-	if err := e.later.open(e.drv, laterMost*4); err != nil {
+	if err := e.openHost(); err != nil {
 		return err
 	}
 	// Algorithms are timed on small numbers (0.0115 in bf16 and fp32), not on whatever lay there.
@@ -90,6 +84,31 @@ func (e *Executor) Hasty(on bool) {
 	if e.blas != nil {
 		e.blas.hasty = on
 	}
+}
+
+// openHost takes what copies need on the host, once: it serves every arena.
+func (e *Executor) openHost() error {
+	if e.stage.drv != nil {
+		return nil
+	}
+	err := e.stage.open(e.drv, e.stream)
+	if err == nil {
+		err = e.shot.open(e.Device)
+	}
+	if err == nil {
+		err = e.later.open(e.drv, laterMost*4)
+	}
+	if err != nil {
+		err = errors.Join(err, e.closeHost())
+	}
+	return err
+}
+
+func (e *Executor) closeHost() error {
+	if e.stage.drv == nil {
+		return nil
+	}
+	return errors.Join(e.stage.close(), e.later.close(e.drv), e.shot.close(e.drv))
 }
 
 // Taken is the size of the arena as it was taken.
@@ -205,7 +224,7 @@ func (e *Executor) Later(dst []float32, ids ...program.ID) (wait func() error, e
 
 // Close gives the arena and the device back.
 func (e *Executor) Close() error {
-	err := e.on(e.unload)
+	err := e.on(func() error { return errors.Join(e.unload(), e.closeHost()) })
 	if closed := e.Device.Close(); err == nil {
 		err = closed
 	}
@@ -222,12 +241,12 @@ func (e *Executor) unload() error {
 	for i := range e.graphs {
 		err = errors.Join(err, e.graphs[i].close(e.drv))
 	}
-	err = errors.Join(err, e.drv.free(e.arena), e.stage.close(), e.later.close(e.drv), e.shot.close(e.drv))
+	err = errors.Join(err, e.drv.free(e.arena))
 	for _, t := range e.tables {
 		err = errors.Join(err, e.drv.freeHost(t.host))
 	}
 	clear(e.maps)
-	e.arena, e.taken, e.nodes = 0, 0, 0
+	e.arena, e.taken, e.nodes, e.later.used = 0, 0, 0, false
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 type staging struct {
 	drv    *driver
 	stream uintptr // of its copies
+	memory uintptr // of all slots: page-locking takes the system a millisecond, however little it is
 	slots  [16]stageSlot
 	next   int
 }
@@ -27,19 +28,29 @@ type stageSlot struct {
 // stageBytes is the size of one buffer.
 const stageBytes = 1 << 20
 
-func (s *staging) open(d *driver, stream uintptr) error {
+func (s *staging) open(d *driver, stream uintptr) (err error) {
 	s.drv, s.stream = d, stream
+	if s.memory, err = d.allocHost(len(s.slots) * stageBytes); err != nil {
+		return err
+	}
 	for i := range s.slots {
-		if err := s.slots[i].open(d, stageBytes); err != nil {
+		s.slots[i].memory = s.memory + uintptr(i*stageBytes)
+		if s.slots[i].event, err = d.newEvent(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// close gives back what open took, all of it or the part before its error.
 func (s *staging) close() (err error) {
+	if s.memory != 0 {
+		err = s.drv.freeHost(s.memory)
+	}
 	for i := range s.slots {
-		err = errors.Join(err, s.slots[i].close(s.drv))
+		if event := s.slots[i].event; event != 0 {
+			err = errors.Join(err, s.drv.do(cuEventDestroy, event))
+		}
 	}
 	*s = staging{}
 	return err
