@@ -281,12 +281,16 @@ func (o *doctorOptions) holders(ctx context.Context, d *oom.Diagnosis) []string 
 // nothing says that the log holds no memory failure (exit 1).
 func (o *doctorOptions) nothing(io *term.IO, log *oom.Log) error {
 	if o.json {
-		if err := writeJSON(io.Out, map[string]any{"facts": nil, "phase": oom.UnknownPhase, "cause": nil, "lines": log.Lines}); err != nil {
+		if err := writeJSON(io.Out, map[string]any{"facts": nil, "phase": log.Ends(), "cause": nil, "lines": log.Lines}); err != nil {
 			return err
 		}
 		return &exitError{code: ExitFailed}
 	}
-	return &exitError{ExitFailed, errors.New(o.lang.Text(i18n.M("problem.none", "lines", log.Lines)))}
+	m := i18n.M("problem.none", "lines", log.Lines)
+	if phase := log.Ends(); phase != oom.UnknownPhase {
+		m = i18n.M("problem.cut", "lines", log.Lines, "phase", phase.Words())
+	}
+	return &exitError{ExitFailed, errors.New(o.lang.Text(m))}
 }
 
 // doctorJSON is the result as DESIGN has it, with the budget and what is still unknown beside.

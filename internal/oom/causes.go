@@ -70,7 +70,7 @@ func share(part, whole units.Bytes) float64 {
 }
 
 // words is the phase as a message of its own, to stand inside others.
-func (p Phase) words() i18n.Message { return i18n.M("phase." + string(p)) }
+func (p Phase) Words() i18n.Message { return i18n.M("phase." + string(p)) }
 
 // clue is one way to recognise a cause: how strongly it speaks (0: not at all), and in which words.
 type clue struct {
@@ -313,9 +313,9 @@ func failsEarly(e *evidence) (int, i18n.Message) {
 	switch e.phase {
 	case Init, Load:
 		if e.Facts.Allocated != nil && share(*e.Facts.Allocated, e.total()) < 0.3 {
-			return 36, i18n.M("evidence.model_phase", "phase", e.phase.words())
+			return 36, i18n.M("evidence.model_phase", "phase", e.phase.Words())
 		}
-		return 70, i18n.M("evidence.model_phase", "phase", e.phase.words())
+		return 70, i18n.M("evidence.model_phase", "phase", e.phase.Words())
 	case Optimizer:
 		return 68, i18n.M("evidence.optimizer_phase")
 	}
@@ -385,7 +385,7 @@ func batchPerhaps(e *evidence) (int, i18n.Message) {
 	if e.phase == UnknownPhase {
 		return weight, i18n.M("evidence.batch_usual")
 	}
-	return weight, i18n.M("evidence.batch_phase", "phase", e.phase.words())
+	return weight, i18n.M("evidence.batch_phase", "phase", e.phase.Words())
 }
 
 // sameCard: ranks that should each have a card of their own meet on one.

@@ -49,9 +49,9 @@ func (d *Diagnosis) Where() i18n.Message {
 		return i18n.M("phase.step")
 	}
 	if d.Likely {
-		return i18n.M("phase.likely", "phase", d.Phase.words())
+		return i18n.M("phase.likely", "phase", d.Phase.Words())
 	}
-	return d.Phase.words()
+	return d.Phase.Words()
 }
 
 // Doubt is a figure of the log that the settings do not give.

@@ -14,6 +14,7 @@ type Log struct {
 	Run      Run
 	Lines    int64
 	loose    []Traceback // calls that no message followed
+	cut      []Traceback // of these, those that no exception ended
 	engine   bool        // C++ calls of autograd's engine were printed
 	gist     *likely.Gist
 }
@@ -50,6 +51,15 @@ func (l *Log) sight() sight {
 		s = s.or(sight{doing: Init}) // and nothing was shown after
 	}
 	return s
+}
+
+// Ends is what was being done where a log without a failure breaks off inside of calls.
+func (l *Log) Ends() Phase {
+	var s sight
+	for _, t := range l.cut {
+		s = s.or(t.sight())
+	}
+	return s.phase()
 }
 
 // guess is the phase that the log's words are likeliest of, where nothing shows one.

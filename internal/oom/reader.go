@@ -221,7 +221,7 @@ func (r *Reader) Finish() *Log {
 	if len(r.failures) == 0 {
 		r.failures = r.announced()
 	}
-	l := &Log{Failures: r.failures, Run: r.run, Lines: r.lines, loose: r.loose(), engine: r.engine, gist: &r.gist}
+	l := &Log{Failures: r.failures, Run: r.run, Lines: r.lines, loose: r.loose(), cut: r.cut(), engine: r.engine, gist: &r.gist}
 	if f := l.Failure(); f != nil && len(f.Trace) == 0 {
 		if len(l.loose) > 0 {
 			f.Trace = l.loose[0] // error reports print the stack below the message
@@ -242,6 +242,17 @@ func (r *Reader) loose() []Traceback {
 	}
 	if len(r.unused) > 0 {
 		all = append(all, r.unused)
+	}
+	return all
+}
+
+// cut are the calls that the log ends in.
+func (r *Reader) cut() []Traceback {
+	var all []Traceback
+	for _, s := range r.ranks() {
+		if len(s.frames) > 0 && !s.raised && !s.spent && !s.other {
+			all = append(all, s.frames)
+		}
 	}
 	return all
 }
