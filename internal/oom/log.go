@@ -25,25 +25,26 @@ type Log struct {
 func (l *Log) Phase() Phase { return l.sight().phase() }
 
 func (l *Log) sight() sight {
-	title := told(l.Run.Title).sight
+	said := told(l.Run.Title)
+	title := heard{said.sight, 2}
 	if strings.HasPrefix(l.Run.Title, "#") {
-		title = title.or(titled(l.Run.Title))
+		title.sight = title.or(titled(l.Run.Title))
 	}
 	s := l.seen()
 	if title.doing != "" || title.purpose == Eval || title.purpose == Sample { // a script does many things
-		s = s.or(title)
+		s = s.or(title.sight)
 	}
-	s = l.started(s).or(told(l.Run.Title).sight)
+	s = l.started(s).or(said.sight)
 	if f := l.Failure(); f != nil && strings.HasPrefix(f.Dialect, "dataloader") {
 		return s // what feeds the step is no part of it
 	}
 	for _, f := range l.Failures {
-		s = s.or(told(f.Message).sight)
+		said = said.plainer(told(f.Message))
 	}
-	if strings.HasPrefix(l.Run.Title, "#") {
-		s = s.or(titled(l.Run.Title))
+	if said = said.plainer(l.Run.Told.Phase); said.weight > title.weight {
+		s = s.or(said.sight)
 	}
-	s = s.or(l.Run.Told.Phase.sight)
+	s = s.or(title.sight).or(said.sight)
 	if l.Run.Progress.Nameless && read(l.Run.Title).has(kTrain) {
 		s = s.or(inTraining)
 	}

@@ -10,7 +10,7 @@ import (
 // goes well names what was not.
 
 // talk are pieces of words that a sentence about the failure holds one of.
-var talk = append(strings.Fields("crash dies happens occurs oom kill memory vram 显存 内存 メモリ speicher 메모리 मेमोरी moire memoria train tun 训练 学習 infer generat validat evaluat step epoch init test predict sampl load "+
+var talk = append(strings.Fields("crash dies happens occurs caused oom kill memory vram 显存 内存 メモリ speicher 메모리 मेमोरी moire memoria train tun 训练 学習 infer generat validat evaluat step epoch init test predict sampl load "+
 	"start captur decod iteration export onnx tensorrt demo saving detect backward forward optimizer compil 推 保存 process tokeniz checkpointing 生成 预测 微调 导出 "+
 	"反向 初始化 验证 测试 phase stage 评估 評価 加载 inferenz auswert laden"), "val ")
 
@@ -112,10 +112,10 @@ func told(text string) heard {
 	return best
 }
 
-// frameExpr is a call's line or a progress bar, and pathExpr a file's place: their words are not people's.
+// frameExpr is a call's line or a progress bar, and pathExpr a file's place or a command: their words are not people's.
 var (
 	frameExpr = lazy(`\bline \d+, in |\.py:\d+|\d+/\d+ \[\d`)
-	pathExpr  = lazy(`https?:[!-~]+|[!-~]+/[!-~]+/[!-~]+|[!-~]+\.cc\b[!-~]*`)
+	pathExpr  = lazy(`\x60[^\x60\n]{40,}(?:\x60|$)|https?:[!-~]+|[!-~]+/[!-~]+/[!-~]+|[!-~]+\.cc\b[!-~]*`)
 )
 
 // sentenceSays reads one sentence that tells of the failure.
@@ -161,7 +161,7 @@ func sentenceSays(sentence string) heard {
 }
 
 // calledExpr is a call that a sentence names as what was being done: "when calling `model.cuda()`".
-var calledExpr = lazy("(?i)\\b(?:calls?|calling|called|do(?:ing)?|run(?:ning)?|during|in|at|on|when|while|after|line)(?: the| to| just| i)*\\s+[`'\"*]*([\\w.\\[\\]()]*\\.?\\w+\\([^()\n]{0,80}\\))")
+var calledExpr = lazy("(?i)\\b(?:calls?|calling|called|caused by|due to|do(?:ing)?|run(?:ning)?|during|in|at|on|when|while|after|line)(?: the| to| just| i)*\\s+[`'\"*]*([\\w.\\[\\]()]*\\.?\\w+\\([^()\n]{0,80}\\))")
 
 // called is what such a call shows. What is moved and not named is the model.
 func called(text string) sight {

@@ -43,12 +43,14 @@ init | Using vllm, the model is initialised with every request leading to a cras
 unknown | This may cause some inputs to fail during inference.
 unknown | To avoid running out of memory in evaluation, set eval_accumulation_steps.
 unknown | An OOM does not happen in evaluation.
+init | The error seems to be caused by ´.to(device)´.
+unknown | I get an error with ´python -c "from exp.tests.test_gan import Testing; Testing().test_train(debug=False)"´
 backward | It always stops at this line:#loss.backward()
 forward | the crash is at the following line:##logits = unet(batch)
 compile | The error occurs in:#engine = torch2trt(net, [example], fp16_mode=True)
 unknown | This is the following line of the log:#nothing to see here (really)
 `) {
-		l, err := Read(strings.NewReader("# Help needed\n\n" + strings.ReplaceAll(text, "#", "\n") + "\n\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
+		l, err := Read(strings.NewReader("# Help needed\n\n" + strings.NewReplacer("#", "\n", "´", "`").Replace(text) + "\n\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
 		if err != nil || l.Phase() != want {
 			t.Errorf("%s: %s, want %s; %v", text, l.Phase(), want, err)
 		}
