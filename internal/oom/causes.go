@@ -69,7 +69,7 @@ func share(part, whole units.Bytes) float64 {
 	return float64(part) / float64(whole)
 }
 
-// words is the phase as a message of its own, to stand inside others.
+// Words is the phase as a message of its own, to stand inside others.
 func (p Phase) Words() i18n.Message { return i18n.M("phase." + string(p)) }
 
 // clue is one way to recognise a cause: how strongly it speaks (0: not at all), and in which words.

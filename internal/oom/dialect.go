@@ -76,6 +76,8 @@ var dialects = []dialect{
 	{name: "pytorch-cuda-cut", anchor: "runtimeerror: cuda out of", guard: `(?i)cuda out of[ \t]*(m[a-z]*)?[ \t]*(\n|\z)`, framework: "pytorch", device: "cuda", kind: Device},
 	{name: "pytorch-hip", anchor: "hip out of memory", framework: "pytorch", device: "hip", kind: Device, clauses: torchClauses},
 	{name: "pytorch-xpu", anchor: "xpu out of memory", framework: "pytorch", device: "xpu", kind: Device, clauses: torchClauses},
+	{name: "pytorch-ur", anchor: "ur_result_error_out_of_", framework: "pytorch", device: "xpu", kind: Device, clauses: torchClauses},
+	{name: "pytorch-level-zero", anchor: "pi_error_out_of_resources", framework: "pytorch", device: "xpu", kind: Device, clauses: torchClauses},
 	{name: "pytorch-dpcpp", anchor: "dpcpp out of memory", framework: "pytorch", device: "xpu", kind: Device, clauses: torchClauses},
 	{name: "pytorch-npu", anchor: "npu out of memory", framework: "pytorch", device: "npu", kind: Device, clauses: torchClauses},
 	{name: "pytorch-mps", anchor: "mps backend out of memory", framework: "pytorch", device: "mps", kind: Device, clauses: mpsClauses},
@@ -145,7 +147,7 @@ var dialects = []dialect{
 	{name: "exit-137", anchor: "137", guard: `(?i)(exit(ed)? ?(code|status|with)?|status|code)( code)?[: =]+\(?137\b`, device: "cpu", kind: Host},
 	{name: "sigkill", anchor: "sigkill", guard: `(?i)(signal 9|signals\.sigkill|died with|killed by signal|terminated by signal|received|return code = -9)`, device: "cpu", kind: Host},
 	{name: "return-code-9", anchor: "return code = -9", device: "cpu", kind: Host},
-	{name: "killed", anchor: "killed", guard: `(?m)^\s*(\S+: line \d+:\s+)?(\[?\d*\]?[+-]?\s*\d*\s*)?\**Killed\**(\s*$|:? ?9?\s*$|\s{2,}\S|\s+(python|torchrun|accelerate|deepspeed|nohup|sh |bash ))`, device: "cpu", kind: Host},
+	{name: "killed", anchor: "killed", guard: `(?m)[}\]%|]\s+Killed\s*$|^\s*(\S+: line \d+:\s+)?(\[?\d*\]?[+-]?\s*\d*\s*)?\**Killed\**(\s*$|:? ?9?\s*$|\s{2,}\S|\s+(python|torchrun|accelerate|deepspeed|nohup|sh |bash ))`, device: "cpu", kind: Host},
 	{name: "out-of-memory", anchor: "out of memory", guard: raisedGuard, kind: Device},
 }
 

@@ -31,6 +31,9 @@ func (l *Log) sight() sight {
 		title.sight = title.or(titled(l.Run.Title))
 	}
 	s := l.seen()
+	if s == (sight{purpose: Sample}) && title.purpose == Eval { // what is predicted is evaluated
+		s = title
+	}
 	if title.doing != "" || title.purpose == Eval || title.purpose == Sample { // a script does many things
 		s = s.or(title.sight)
 	}
@@ -47,6 +50,9 @@ func (l *Log) sight() sight {
 	s = s.or(title.sight).or(said.sight)
 	if l.Run.Progress.Nameless && read(l.Run.Title).has(kTrain) {
 		s = s.or(inTraining)
+	}
+	if f := l.Failure(); s == (sight{doing: Forward}) && f != nil && f.Trace.asked() && !read(l.Run.Title).has(kTrain) {
+		s.purpose = Sample
 	}
 	if l.Run.Progress.Loaded {
 		s = s.or(sight{doing: Init}) // and nothing was shown after

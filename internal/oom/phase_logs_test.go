@@ -32,6 +32,8 @@ save | File "runner.py", line 8, in train#    save_checkpoint(net)#File "runner.
 sample | 2024-01-02 03:04:05,631 - Forecast Bench - INFO - Generating forecasts for series
 sample | I0102 run_fold.py:7] Operator: op_type="add" op_name="jit(apply_fn)/scan/while/body/add" source_file="modules.py"#    XLA Label: fusion
 forward | Operator: op_name="jit(train_step)/jvp(Net)/dense/dot_general"#    XLA Label: fusion
+sample | File "/env/lib/python3.11/site-packages/diffusers/models/resnet.py", line 3, in forward#    hidden = self.conv1(hidden)
+forward | File "/w/nets/resnet.py", line 3, in forward#    hidden = self.conv1(hidden)
 unknown | evaluating Epoch: 100%|██████████| 17/17 [01:08<00:00,  4.00s/it]
 data | !Traceback (most recent call last):#  File "train.py", line 5, in main#    labels = np.repeat(labels, 4, axis=0)#  File "/env/lib/python3.11/site-packages/numpy/lib/function_base.py", line 3, in repeat#    new = empty(shape)#MemoryError
 eval | !Traceback (most recent call last):#  File "tool.py", line 5, in evaluate#    scores = np.zeros((n, n))#MemoryError
@@ -56,12 +58,20 @@ func TestPhaseByTitleBeforeScript(t *testing.T) {
 sample | Inference on a picture runs out of memory | python test.py --opt x.yml
 load | Killed at "Loading checkpoint shards: 30%" | python generate.py --base llama
 save | OOM while saving the checkpoint | python eval.py
+sample | CUDA out of memory for large embeddings | python work.py
+sample | Memory error while running extract_features.py | python work.py
+init | Memory full when starting the webui | python work.py
+eval | Out of memory in the validation | python predict.py
+init | Error | I get out of memory at#@net, opt = accelerator.prepare(net, opt) in work.py@
+init | Error | I get out of memory at#net = accelerator.prepare(net)
+eval | Error | After 500 steps it goes into the eval stage and the error occurs.
+sample | Error | Upscaling a clip takes far too much memory.
 eval | Why is the memory full? | python test.py
 forward | Evaluation runs while training does not | return forward_call(*input, **kwargs)
 compile | Far too much memory in compilation start-up | python work.py
 `) {
 		title, command, _ := strings.Cut(text, " | ")
-		l, err := Read(strings.NewReader("# " + title + "\n\n" + command + "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
+		l, err := Read(strings.NewReader("# " + title + "\n\n" + strings.NewReplacer("#", "\n", "@", "`").Replace(command) + "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
 		if err != nil || l.Phase() != want {
 			t.Errorf("%s: %s, want %s; %v", text, l.Phase(), want, err)
 		}

@@ -71,8 +71,8 @@ var inTraining = sight{purpose: Forward}
 
 var (
 	// failsExpr are words for the failure, beside those of spoken.
-	failsExpr = lazy(`(?i)` + spoken + `|\b(?:crash|fail|error|exception|abort|die|dying|exit|freez|stuck|problem|issue|trouble|stop|happen|occur|aris|appear|thr[oe]w|rais|leak|kill|blow|break|broke)\w{0,4}\b|\b(?:comes|come|came|shows|goes|went) up\b|` +
-		`\bmemory\b[^.\n]{0,40}\b(?:grow|increas|jump|spik|climb|ris|rose|explo|run|ran|leak|full|fill|exhaust|exceed|enough)\w*|\b(?:increas|rais)\w+ [^.\n]{0,20}\bmemory\b|报错|错误|崩|杀|溢出|不够|不足|爆|满|エラー|落ち|fehler|abst[uü]rz`)
+	failsExpr = lazy(`(?i)` + spoken + `|\b(?:crash|fail|error|exception|abort|die|dying|exit|freez|stuck|problem|issue|trouble|stop|happen|occur|aris|appear|thr[oe]w|rais|rose|leak|kill|blow|break|broke)\w{0,4}\b|\b(?:comes|come|came|shows|goes|went) up\b|` +
+		`\bmemory\b[^.\n]{0,40}\b(?:grow|increas|jump|spik|climb|ris|rose|explo|run|ran|leak|full|fill|exhaust|exceed|enough)\w*|\b(?:increas|rais)\w+ [^.\n]{0,20}\bmemory\b|\b(?:takes?|needs?|uses?|eats?|consumes?) (?:up )?(?:way |far )?(?:too much|all (?:of )?(?:the|my)|a (?:lot|ton) of|more and more) (?:\w+ )?(?:memory|vram|ram)\b|报错|错误|崩|杀|溢出|不够|不足|爆|满|エラー|落ち|fehler|abst[uü]rz`)
 	// wellExpr is a clause that says what goes well, or where the failure is not.
 	wellExpr = lazy(`(?i)\b(?:fine|ok|okay|works?|worked|working|normal|normally|success\w*|perfect\w*|smooth\w*|well|possible|no (?:\w+ )?(?:problems?|issues?|errors?|trouble|oom)|without (?:\w+ )?(?:problems?|issues?|errors?|trouble|oom|crash\w*))\b|` +
 		`(?:\bnot|n't|\bnever) (?:\w+ ){0,2}(?:happen|occur|fail|crash|error|oom|problem|issue|the case|see)|正常|没问题|没有问题|成功|可以跑|問題な`)
@@ -81,7 +81,7 @@ var (
 	// notExpr turns what goes well around.
 	notExpr = lazy(`(?i)(?:\bnot|n't|\bnever|\bno longer|\bcannot) (?:\w+ ){0,2}(?:fine|ok|okay|work\w*|success\w*|well)\b`)
 	// whenExpr are the words that a clause names a time or a place after.
-	whenExpr = lazy(`(?i)\b(?:during|when(?:ever)?|while|in(?:side)?|on(?:ce)?|at|upon|for|doing|running|with|calling|trying to|tries to|attempt(?:ing|s) to|until|by|starts?|begins?|reach(?:es|ed|ing))\b`)
+	whenExpr = lazy(`(?i)\b(?:during|when(?:ever)?|while|in(?:side)?|on(?:ce)?|at|upon|for|doing|running|with|calling|trying to|tries to|to|into|enters?|entering|attempt(?:ing|s) to|until|by|starts?|begins?|reach(?:es|ed|ing))\b`)
 	// firstExpr is a clause's first word.
 	firstExpr = lazy(`^\W*\w+(?:\s|$)`)
 	// phraseExpr is what follows them, as far as it belongs there.
@@ -241,7 +241,7 @@ var failing = []string{"memory", "memmory", "oom", "crash", "kill", "error", "fa
 	"显存", "内存", "报错", "错误", "杀", "崩", "爆", "溢出", "エラー", "メモリ", "speicher", "मेमोरी", "메모리", "moire", "memoria"}
 
 // startExpr is a program that does not come up.
-var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start|launch|boot)|\bstart-?up\b|\b(?:starting|launching) (?:the |up )?(?:[\w-]+[ -])?(?:server|service|engine|api|webui|web ui|gui|app|container)\b`)
+var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start|launch|boot)|\bstart-?up\b|\b(?:starting|launching) (?:the |up )?(?:[\w-]+[ -])?(?:server|service|engine|api|webui|web ui|gui|app|application|program|container|sd|stable diffusion|a1111|automatic1111|forge|comfyui|invokeai|fooocus)\b`)
 
 // idleExpr are words of a title that name nothing done: a setup that somebody has, an error that something generates.
 var idleExpr = lazy(`(?i)\bsetup\b|\bafter (?:the )?(?:sav|load|restor)\w*.*$|(?:gradient|activation)[ -]checkpointing|\btrain\w*/(?:test|eval|valid|infer)\w*|\bresum\w* (?:the )?(?:train|fine)\w*|\bgenerat(?:es?|ed|ing) (?:an? |the )?(?:\w+ ){0,2}(?:error|oom\b|out of memory)`)
@@ -252,6 +252,8 @@ var contrastExpr = lazy(`(?i)\b(?:runs?|works?|fine|ok|okay|possible|succeeds?|c
 var (
 	// feedsExpr is the making of what a model is fed with.
 	feedsExpr = lazy(`(?i)\bpre-? ?process\w*|\btokeniz(?:ing|ation)\b|\bdata(?:set)? (?:loading|preparation|creation|processing)|\b(?:load|read|creat|build|process|prepar)ing (?:\w+ ){0,3}data(?:set)?s?\b`)
+	// outputExpr is output for its own sake, in words that code has for other things.
+	outputExpr = lazy(`(?i)\bfeature[ _]extraction\b|\bextract\w*[ _](?:\w+[ _]){0,2}(?:features?|embeddings?|vectors?)\b|\b(?:creat|mak|comput|calculat|generat|get|obtain|produc)\w* (?:\w+ ){0,3}(?:embeddings|descriptors|similarit\w+)\b|\b(?:for|with) (?:\w+ ){0,2}embeddings\b|\bencod(?:e|ing) (?:\w+ ){0,4}(?:to|into|as) (?:tensors?|vectors?|embeddings?)|\bstreaming (?:an? |the )?(?:response|answer|output|reply)|\bduring streaming\b`)
 	// savesExpr is what else saving is called.
 	savesExpr = lazy(`(?i)\bcheckpointing\b`)
 )
@@ -273,6 +275,8 @@ func named(title string, except kind) sight {
 		return sight{doing: Data}
 	case savesExpr().MatchString(title):
 		return sight{doing: Save}
+	case outputExpr().MatchString(title):
+		return sight{purpose: Sample}
 	}
 	n := read(title)
 	n.kind &^= except

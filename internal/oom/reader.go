@@ -170,7 +170,7 @@ func (r *Reader) endLine(counted bool) {
 }
 
 // pointExpr is a line of prose that points at the next line of code: it is there that the run fails.
-var pointExpr = lazy(`(?i)\b(?:this|following|the|next|that|below) (?:line|call|statement|command|part)\b[^.]{0,30}:?\s*$|\b(?:fails?|crash\w*|error|oom|happens|occurs|memory|stops|dies)\b[^.]{0,30}\b(?:here|at|line|in|on|with)\s*:\s*$`)
+var pointExpr = lazy(`(?i)\b(?:this|following|the|next|that|below) (?:line|call|statement|command|part)\b[^.]{0,30}:?\s*$|\b(?:fails?|crash\w*|error|oom|happens|occurs|memory|stops|dies)\b[^.]{0,30}\b(?:here|at|line|in|on|with)\s*:\s*$|\b(?:fails?|crash\w*|error|oom|memory) at\s*$`)
 
 // early is how many lines a report may have: prose is looked for in them.
 const early = 1 << 14
@@ -181,18 +181,24 @@ func (r *Reader) point() {
 		return
 	}
 	line := bytes.TrimSpace(r.line)
+	if n := len(line); r.pointed && n > 2 && line[0] == '`' && line[1] != '`' && line[n-1] == '`' {
+		line = line[1 : n-1]
+	}
 	if len(line) == 0 || len(line) > maxCode || line[0] == '`' {
 		return
 	}
 	if r.pointed && line[0] != '#' {
 		r.pointed = false
+		if code, in, ok := bytes.Cut(line, []byte(" in ")); ok && bytes.HasSuffix(in, []byte(".py")) { // … in train.py
+			line = code
+		}
 		if lostExpr().Match(line) {
 			t := Traceback{{Code: string(line)}}
 			r.run.Told.Phase = r.run.Told.Phase.plainer(heard{t.sight().or(t.computing()), 3})
 		}
 		return
 	}
-	if line[len(line)-1] == ':' || bytes.Contains(line, []byte("line")) {
+	if line[len(line)-1] == ':' || bytes.HasSuffix(line, []byte(" at")) || bytes.Contains(line, []byte("line")) {
 		r.pointed = r.pointed || pointExpr().Match(line)
 	}
 }

@@ -100,6 +100,18 @@ func placed(path, fn string) (place, bool) {
 var askers = []string{"ase/", "rembg/", "easyocr/", "faster_whisper/", "whisperx/", "surya/", "marker/", "facexlib/", "gfpgan/", "iopaint/", "lama_cleaner/", "simple_lama", "insightface/", "llama_cpp/", "exllama", "outlines/",
 	"guidance/", "realesrgan/", "docling/", "magic_pdf/", "mineru/", "alphafold/", "sahi/", "esm/inference", "ctranslate2/", "xinference/", "tgi/", "text_generation_server/"}
 
+// mostly are packages whose models most people only ask: what calls them decides, where it is shown.
+var mostly = []string{"diffusers/", "whisper/", "segment_anything/", "sam2/", "TTS/", "demucs/", "kokoro/", "audiocraft/", "bark/", "tortoise/", "comfy/", "f5_tts/", "cosyvoice/", "esm/", "boltz/", "chai_lab/", "paddleocr/", "sentence_transformers/",
+	"bert_score/", "clip_interrogator/", "controlnet_aux/", "vllm/", "sglang/", "lmdeploy/", "tensorflow_hub/", "basicsr/archs/"}
+
+// asked reports that one of the calls is in such a package.
+func (t Traceback) asked() bool {
+	return slices.ContainsFunc(t, func(f Frame) bool {
+		_, inside, _ := strings.Cut(strings.ReplaceAll(f.Path, `\`, "/"), "-packages/")
+		return slices.ContainsFunc(mostly, func(p string) bool { return strings.HasPrefix(inside, p) })
+	})
+}
+
 func asks(inside string) bool {
 	_, inside, _ = strings.Cut("/"+inside, "/")
 	if _, egg, ok := strings.Cut(inside, ".egg/"); ok {
