@@ -32,7 +32,7 @@ func (l *Log) sight() sight {
 	}
 	s := l.seen()
 	if s == (sight{purpose: Sample}) && title.purpose == Eval { // what is predicted is evaluated
-		s = title
+		s = title.sight
 	}
 	if title.doing != "" || title.purpose == Eval || title.purpose == Sample { // a script does many things
 		s = s.or(title.sight)
