@@ -117,10 +117,7 @@ func (d *Device) open(o Options) (err error) {
 	if cc := d.Major*10 + d.Minor; cc < oldest {
 		return fmt.Errorf("%s has compute capability %d.%d, snug's kernels need %d.%d", d.Name, d.Major, d.Minor, oldest/10, oldest%10)
 	}
-	d.target = Archives[0]
-	if d.Major == 9 && d.Minor == 0 && !o.Generic {
-		d.target = hopperArchive
-	}
+	d.target = archiveOf(d.Major, d.Minor, o.Generic)
 	files := later(func() (map[string][]byte, error) { return Archive(d.target) })
 	context, err := d.drv.retain(d.dev)
 	if err != nil {

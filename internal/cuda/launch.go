@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"unsafe"
@@ -44,11 +45,19 @@ func (d *Device) load(unit string) (err error) {
 	if !ok {
 		panic("cuda: no unit " + unit)
 	}
-	if d.modules[unit], err = d.drv.loadModule(image); err != nil {
-		delete(d.modules, unit)
+	if d.modules[unit], err = d.drv.loadModule(image); err == nil {
+		return nil
+	}
+	delete(d.modules, unit)
+	if d.target != smallArchive || errors.Is(err, program.ErrNoMemory) {
 		return fmt.Errorf("load %s: %w", unit, err)
 	}
-	return nil
+	// A driver that is older than the machine code's compiler may still take the PTX.
+	if d.files, err = Archive(genericArchive); err != nil {
+		return err
+	}
+	d.target = genericArchive
+	return d.load(unit)
 }
 
 // dim is a grid: blocks along x, y, z.

@@ -28,10 +28,27 @@ type Unit struct {
 	Defines []string
 }
 
-// Archives are the committed outputs of `go generate`, by target. compute_80 is PTX that any card from Ampere on takes.
-var Archives = []string{"compute_80", hopperArchive}
+// Archives are the committed outputs of `go generate`, by target.
+var Archives = []string{genericArchive, smallArchive, hopperArchive}
 
-const hopperArchive = "sm_90a"
+const (
+	genericArchive = "compute_80" // PTX, which the driver compiles for any card from Ampere on, at its first start for seconds
+	smallArchive   = "sm_86"      // machine code of the same kernels, for the cards that most people have: GeForce 30 and 40
+	hopperArchive  = "sm_90a"     // machine code with Hopper's own instructions
+)
+
+// archiveOf is the archive for a card.
+func archiveOf(major, minor int, generic bool) string {
+	switch {
+	case generic:
+		return genericArchive
+	case major == 9 && minor == 0:
+		return hopperArchive
+	case major == 8 && minor >= 6: // machine code runs on later cards of the same generation
+		return smallArchive
+	}
+	return genericArchive
+}
 
 // suffixes and defines of the element types.
 var elements = map[trace.DType]struct{ suffix, define string }{

@@ -38,7 +38,7 @@ func NewCompiler() (*Compiler, error) {
 	return c, lib.symbols(c.calls[:], nvrtcSymbols)
 }
 
-// Compile compiles source for arch: PTX for "compute_80", a cubin for "sm_90a". headers are found by their names.
+// Compile compiles source for arch: PTX for "compute_80", machine code for "sm_86" and "sm_90a". headers are found by their names.
 func (c *Compiler) Compile(name, source, arch string, headers map[string]string, options ...string) ([]byte, error) {
 	var texts, names []*byte
 	for n, text := range headers {

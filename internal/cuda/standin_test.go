@@ -409,3 +409,28 @@ func TestScratchWithoutDevice(t *testing.T) {
 		}
 	}
 }
+
+// Cards take the machine code that was made for them, and where the driver refuses it the PTX that it compiles itself.
+func TestArchiveOfCards(t *testing.T) {
+	for _, c := range []struct {
+		major, minor int
+		generic      bool
+		want         string
+	}{
+		{8, 0, false, genericArchive}, {8, 6, false, smallArchive}, {8, 9, false, smallArchive}, {9, 0, false, hopperArchive},
+		{9, 0, true, genericArchive}, {10, 0, false, genericArchive}, {12, 0, false, genericArchive}, {8, 6, true, genericArchive},
+	} {
+		if got := archiveOf(c.major, c.minor, c.generic); got != c.want {
+			t.Errorf("compute capability %d.%d, generic %v: %s, want %s", c.major, c.minor, c.generic, got, c.want)
+		}
+	}
+	e := standIn(t, Options{})
+	if e.target != smallArchive {
+		t.Fatalf("the stand-in of compute capability %d.%d takes %s", e.Major, e.Minor, e.target)
+	}
+	const unit = "adamw.bf16"
+	e.files[unit] = []byte{0} // which the stand-in refuses
+	if err := e.on(func() error { return e.load(unit) }); err != nil || e.target != genericArchive {
+		t.Errorf("refused machine code: %v, then %s", err, e.target)
+	}
+}

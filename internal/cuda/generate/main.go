@@ -1,5 +1,5 @@
 // Command generate compiles internal/cuda's kernels with NVRTC and writes the archives that the package embeds:
-// PTX for compute_80, machine code for sm_90a, each with the hash of its sources and every kernel's resources.
+// PTX for compute_80, machine code for sm_86 and sm_90a, each with the hash of its sources and every kernel's resources.
 //
 // It runs in internal/cuda (go generate ./internal/cuda), needs NVRTC and no GPU.
 package main
@@ -79,11 +79,11 @@ func run() error {
 	return nil
 }
 
-// compile compiles u for every target, and for resourceArch to see what it needs there.
+// compile compiles u for every target, of which resourceArch shows what it needs.
 func compile(compiler *cuda.Compiler, u cuda.Unit) (output, error) {
 	headers := cuda.Sources()
 	o := output{hash: u.Hash(), code: map[string][]byte{}}
-	for _, target := range append([]string{resourceArch}, cuda.Archives...) {
+	for _, target := range cuda.Archives {
 		code, err := compiler.Compile(u.Source, headers[u.Source], target, headers, u.Defines...)
 		if err != nil {
 			return o, fmt.Errorf("%s for %s: %w", u.Name, target, err)
