@@ -132,6 +132,10 @@ var gradExpr = lazy(`^[\w.\[\]]+\.grad(?:\.data)? = `)
 // function takes a call by its function's name, class and file.
 func (w *walk) function(path string, f Frame) {
 	if p, ok := placed(path, f.Func); ok {
+		if p.made {
+			w.doing, w.firm = p.phase, true
+			return
+		}
 		w.do(p.phase, ident{kind: p.kind}, true)
 		return
 	}

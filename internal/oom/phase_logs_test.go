@@ -34,6 +34,8 @@ sample | I0102 run_fold.py:7] Operator: op_type="add" op_name="jit(apply_fn)/sca
 forward | Operator: op_name="jit(train_step)/jvp(Net)/dense/dot_general"#    XLA Label: fusion
 sample | File "/env/lib/python3.11/site-packages/diffusers/models/resnet.py", line 3, in forward#    hidden = self.conv1(hidden)
 forward | File "/w/nets/resnet.py", line 3, in forward#    hidden = self.conv1(hidden)
+init | File "work.py", line 3, in <module>#    model.add(Dense(4096))#File "/env/lib/python3.11/site-packages/tensorflow/python/keras/engine/sequential.py", line 3, in add#    output_tensor = layer(self.outputs[0])#File "/env/lib/python3.11/site-packages/tensorflow/python/keras/engine/base_layer.py", line 3, in __call__#    self._maybe_build(inputs)
+forward | File "work.py", line 3, in <module>#    model.fit(x, y)#File "/env/lib/python3.11/site-packages/tensorflow/python/keras/engine/training.py", line 3, in train_step#    y_pred = self(x, training=True)#File "/env/lib/python3.11/site-packages/tensorflow/python/keras/engine/base_layer.py", line 3, in __call__#    outputs = call_fn(inputs)
 unknown | evaluating Epoch: 100%|██████████| 17/17 [01:08<00:00,  4.00s/it]
 data | !Traceback (most recent call last):#  File "train.py", line 5, in main#    labels = np.repeat(labels, 4, axis=0)#  File "/env/lib/python3.11/site-packages/numpy/lib/function_base.py", line 3, in repeat#    new = empty(shape)#MemoryError
 eval | !Traceback (most recent call last):#  File "tool.py", line 5, in evaluate#    scores = np.zeros((n, n))#MemoryError
@@ -66,6 +68,9 @@ init | Error | I get out of memory at#@net, opt = accelerator.prepare(net, opt) 
 init | Error | I get out of memory at#net = accelerator.prepare(net)
 eval | Error | After 500 steps it goes into the eval stage and the error occurs.
 sample | Error | Upscaling a clip takes far too much memory.
+sample | Extracting the mesh raises an OutOfMemoryError | some output
+sample | Out of memory | I can train, but when I visualize the mesh there is an error.
+data | Memory issue in dataset generation | some output
 eval | Why is the memory full? | python test.py
 forward | Evaluation runs while training does not | return forward_call(*input, **kwargs)
 compile | Far too much memory in compilation start-up | python work.py
