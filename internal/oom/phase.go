@@ -187,7 +187,7 @@ func (w *walk) source(code, next string) {
 			phase = Init
 		case n.alone(kMove) && (subject.ends(kModel) || subject.has(kModel) && strings.HasPrefix(code, c.object[:max(len(c.object)-1, 0)]+" = ")):
 			phase = Init
-		case n.alone(kMove) && next == "" && subject.any(parts) && !subject.has(kModel) && !subject.any(owned): // a tensor's move calls nothing further
+		case n.alone(kMove) && next == "" && (subject.any(parts) || strings.EqualFold(c.object, "x.") || strings.EqualFold(c.object, "y.")) && !subject.has(kModel) && !subject.any(owned): // a tensor's move calls nothing further
 			phase = Data
 		case n.alone(kModel), c.ownFunction():
 			phase = Forward

@@ -36,6 +36,9 @@ sample | File "/env/lib/python3.11/site-packages/diffusers/models/resnet.py", li
 forward | File "/w/nets/resnet.py", line 3, in forward#    hidden = self.conv1(hidden)
 init | File "work.py", line 3, in <module>#    model.add(Dense(4096))#File "/env/lib/python3.11/site-packages/tensorflow/python/keras/engine/sequential.py", line 3, in add#    output_tensor = layer(self.outputs[0])#File "/env/lib/python3.11/site-packages/tensorflow/python/keras/engine/base_layer.py", line 3, in __call__#    self._maybe_build(inputs)
 forward | File "work.py", line 3, in <module>#    model.fit(x, y)#File "/env/lib/python3.11/site-packages/tensorflow/python/keras/engine/training.py", line 3, in train_step#    y_pred = self(x, training=True)#File "/env/lib/python3.11/site-packages/tensorflow/python/keras/engine/base_layer.py", line 3, in __call__#    outputs = call_fn(inputs)
+data | File "work.py", line 3, in train#    x, y = x.to(device), y.to(device)
+data | File "work.py", line 3, in train#    features = features.cuda()
+sample | File "/w/plugins/super_resolution.py", line 56, in enlarge#    big = model(small)#File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 3, in _call_impl#    return forward_call(*args)
 unknown | evaluating Epoch: 100%|██████████| 17/17 [01:08<00:00,  4.00s/it]
 data | !Traceback (most recent call last):#  File "train.py", line 5, in main#    labels = np.repeat(labels, 4, axis=0)#  File "/env/lib/python3.11/site-packages/numpy/lib/function_base.py", line 3, in repeat#    new = empty(shape)#MemoryError
 eval | !Traceback (most recent call last):#  File "tool.py", line 5, in evaluate#    scores = np.zeros((n, n))#MemoryError
@@ -71,6 +74,7 @@ sample | Error | Upscaling a clip takes far too much memory.
 sample | Extracting the mesh raises an OutOfMemoryError | some output
 sample | Out of memory | I can train, but when I visualize the mesh there is an error.
 data | Memory issue in dataset generation | some output
+sample | Out of memory | Training worked, when doing recognition it gave an error.
 eval | Why is the memory full? | python test.py
 forward | Evaluation runs while training does not | return forward_call(*input, **kwargs)
 compile | Far too much memory in compilation start-up | python work.py

@@ -110,7 +110,7 @@ var (
 	feeders   = strings.Fields("getitem collate collator prefetcher")
 	stores    = strings.Fields("dataset data corpus csv parquet example")
 	preparers = strings.Fields("preprocess preprocessing preprocessor tokenization")
-	parts     = strings.Fields("batch input image img sample target label data mask token ids video audio frame")
+	parts     = strings.Fields("batch input image img sample target label data mask token ids video audio frame feature feat adj edge graph pixel wav mel annotation")
 	owned     = strings.Fields("param parameter weight buffer grad")
 )
 
@@ -122,6 +122,7 @@ var idioms = map[kind]string{
 	kLoad | kFile:     "from_quantized load_quantized load_quant load_gguf from_gguf",
 	kSample:           "set_image readtext restore_faces restore_face restore_with_helper restore_with_face_helper apply_stable_diffusion compute_actions run_generation",
 	kBuild | kModel:   "get_model get_peft_model resize_token_embeddings add_weight determine_available_memory determine_num_available_blocks profile_num_available_blocks init_memory_pool boost enable_model_cpu_offload enable_sequential_cpu_offload create_executor create_trainer build_trainer get_trainer make_trainer setup_trainer build_runner create_runner",
+	kPerhaps:          "super_resolution superresolution super_resolve",
 	kExport | kTarget: "torch2trt trtexec onnx2trt onnx2tf",
 	kTrain:            "lr_find lr_finder update_actor update_critic update_policy train_on_batch",
 	kEval:             "training_report estimate_loss inference_on_dataset compute_on_dataset compute_metrics compute_metric calc_metric calculate_metrics compute_fid calc_fid calculate_fid prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
