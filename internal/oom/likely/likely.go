@@ -177,7 +177,7 @@ func (t *Table) Chances(words map[string]bool) []float64 {
 	return p
 }
 
-// Enough is the chance from which on a guess is told: three of four are right then, of reports that the table was not fitted to.
+// Enough is the chance from which on a guess is told: four of five are right then, of reports that the table was not fitted to.
 const Enough = 0.3
 
 // Guess is the likeliest phase of the text, "" where none is likely enough.
