@@ -130,6 +130,7 @@ var dialects = []dialect{
 	{name: "exception-alone", anchor: "outofmemoryerror", guard: `(?m)^[#\s]*OutOfMemoryError:?[ \t]*$`, kind: Device},
 	{name: onlySaid, anchor: "out of memory error", guard: `(?im)^[#\s]*(?:cuda )?out of memory error\b`, kind: Device},
 	{name: "ray", anchor: "node running low on memory", device: "cpu", kind: Host},
+	{name: "opencv", anchor: "insufficient memory) failed to allocate", device: "cpu", kind: Host, clauses: []string{"failed to allocate {tried_bytes} bytes"}},
 	{name: "dataloader-killed", anchor: "is killed by signal", guard: `(?i)killed by signal(?:: killed|\W*\n|\W*\z)`, framework: "pytorch", device: "cpu", kind: Host},
 	{name: "dataloader-shm", anchor: "out of shared memory", guard: `(?i)worker|/dev/shm|bus error`, framework: "pytorch", device: "cpu", kind: Host},
 	{name: "errno-12", anchor: "cannot allocate memory", device: "cpu", kind: Host},
