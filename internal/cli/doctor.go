@@ -345,5 +345,5 @@ func doctorJSON(d *oom.Diagnosis, l i18n.Lang) any {
 		Budget  oom.Budget     `json:"budget"`
 		Unknown []string       `json:"unknown"`
 		Line    int64          `json:"line"` // where in the log the message stands
-	}{d.Failure.Facts, d.Phase, d.Likely, d.Cause(), d.Tensor, settings, causes, fixes, d.Budget, asks, d.Failure.Line}
+	}{d.Failure.Facts, d.Phase, d.Guessed(), d.Cause(), d.Tensor, settings, causes, fixes, d.Budget, asks, d.Failure.Line}
 }

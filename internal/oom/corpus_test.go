@@ -63,7 +63,7 @@ func TestCorpus(t *testing.T) {
 				t.Errorf("facts (-want +got):\n%s", diff)
 			}
 			shown := d.Phase
-			if d.Likely {
+			if d.Guessed() {
 				shown = UnknownPhase
 			}
 			if shown != want.Phase {

@@ -6,6 +6,7 @@ import (
 	"github.com/snugml/snug/internal/config"
 	"github.com/snugml/snug/internal/fit"
 	"github.com/snugml/snug/internal/i18n"
+	"github.com/snugml/snug/internal/oom/likely"
 	"github.com/snugml/snug/internal/torch"
 	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/units"
@@ -26,7 +27,7 @@ type Diagnosis struct {
 	Run       *Run
 	Phase     Phase
 	Step      bool      // all that is known of the phase is that it is a training step's
-	Likely    bool      // the phase is a guess by the log's words
+	Chance    float64   // that the phase is right, where it is a guess by the log's words; 0 where the log shows it
 	Causes    []Finding // the likeliest first, never empty
 	Tensor    Tensor
 	Budget    Budget
@@ -43,13 +44,19 @@ type Diagnosis struct {
 // Cause is the likeliest cause.
 func (d *Diagnosis) Cause() Cause { return d.Causes[0].Cause }
 
+// Guessed says that nothing in the log shows the phase.
+func (d *Diagnosis) Guessed() bool { return d.Chance > 0 }
+
 // Where is the phase in words.
 func (d *Diagnosis) Where() i18n.Message {
 	if d.Step {
 		return i18n.M("phase.step")
 	}
-	if d.Likely {
+	switch {
+	case d.Chance >= likely.Probable:
 		return i18n.M("phase.likely", "phase", d.Phase.Words())
+	case d.Guessed():
+		return i18n.M("phase.perhaps", "phase", d.Phase.Words())
 	}
 	return d.Phase.Words()
 }
@@ -74,8 +81,7 @@ func Diagnose(c Case) *Diagnosis {
 		where = UnknownPhase
 	}
 	if d.Phase == UnknownPhase { // the guess is told, and decides nothing
-		d.Phase = c.Log.guess()
-		d.Likely = d.Phase != UnknownPhase
+		d.Phase, d.Chance = c.Log.guess()
 	}
 	if conf, err := torch.ParseAllocConf(d.Run.AllocConf); err == nil {
 		d.Alloc = conf

@@ -40,14 +40,14 @@ func foreign(d *Diagnosis) bool   { return !simulated(d) && onGPU(d) }
 
 // training reports that an unknown trainer failed in its step.
 func training(d *Diagnosis) bool {
-	return foreign(d) && (d.Likely || !slices.Contains([]Phase{Sample, Load, Init, Save}, d.Phase))
+	return foreign(d) && (d.Guessed() || !slices.Contains([]Phase{Sample, Load, Init, Save}, d.Phase))
 }
 
 // remedies keep this order among equals.
 var remedies = []remedy{
 	{kind: "free_card", cause: []Cause{OtherProcess}, when: onGPU, edit: freeCard, trial: func(d *Diagnosis, _ *fit.Setup, t *fit.Target) { t.Limit += value(d.Budget.Others) }},
 	{kind: "map_location", cause: []Cause{CheckpointOnGPU}, edit: func(_ *Diagnosis, f *Fix) { f.Patch = true }, trial: func(_ *Diagnosis, s *fit.Setup, _ *fit.Target) { s.Options.Resume = false }},
-	{kind: "save_cpu", cause: []Cause{ModelTooLarge, BatchTooLarge, Fragmentation}, when: func(d *Diagnosis) bool { return onGPU(d) && d.Phase == Save && !d.Likely }},
+	{kind: "save_cpu", cause: []Cause{ModelTooLarge, BatchTooLarge, Fragmentation}, when: func(d *Diagnosis) bool { return onGPU(d) && d.Phase == Save && !d.Guessed() }},
 	{kind: "set_device", cause: []Cause{WrongDevice}},
 	{kind: "eval_gather", cause: []Cause{EvalLargerThanTrain}, when: foreign},
 	{kind: "eval_smaller", cause: []Cause{EvalLargerThanTrain}, when: foreign},

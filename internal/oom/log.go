@@ -69,8 +69,11 @@ func (l *Log) Ends() Phase {
 	return s.phase()
 }
 
-// guess is the phase that the log's words are likeliest of, where nothing shows one.
-func (l *Log) guess() Phase { return cmp.Or(Phase(l.gist.Guess()), UnknownPhase) }
+// guess is the phase that the log's words are likeliest of, where nothing shows one, and its chance.
+func (l *Log) guess() (Phase, float64) {
+	phase, chance := l.gist.Guess()
+	return cmp.Or(Phase(phase), UnknownPhase), chance
+}
 
 // shown is what the log shows, the words of the one who reports it left out.
 func (l *Log) shown() sight { return l.started(l.seen()) }

@@ -53,7 +53,7 @@ func TestGuess(t *testing.T) {
 	} {
 		var g Gist
 		g.Write([]byte(text))
-		if got := g.Guess(); got != want {
+		if got, _ := g.Guess(); got != want {
 			t.Errorf("%q is %q, want %q", text, got, want)
 		}
 	}
