@@ -22,7 +22,7 @@ var (
 		`显存(?:不足|不够|溢出|爆|超)`, `爆(?:了)?显存`, `GPU ?メモリ(?:が)?不足`, `メモリ(?:が)?(?:不足|足りな)`, `(?:zu wenig|kein|nicht gen[uü]g\w*) \w*speicher`, `speicher (?:reicht nicht|ist voll|geht aus)`,
 		`메모리 ?부족`, `m[ée]moire insuffisante`, `memoria insuficiente`, `मेमोरी (?:खत्म|समाप्त|कम|की कमी)`, hosts,
 	}, "|")
-	hosts = `(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|\bram (?:memory )?(?:is|was|gets|got) full\b|\bmessage\W+killed\b|\bkilled\W*$|被(?:杀|kill)`
+	hosts = `defaultcpuallocator|\bcpu (?:ram |memory )?(?:oom|out of memory|memory error)|(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|\bram (?:memory )?(?:is|was|gets|got) full\b|\bmessage\W+killed\b|\bkilled\W*$|被(?:杀|kill)`
 
 	// trouble may be another's than running out: it takes a cut traceback beside it.
 	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit|usage|leak|consumption|growth)|\berror\b[^.\n]{0,40}\bmemory\b`
@@ -130,6 +130,9 @@ func (r *Reader) announced() []*Failure {
 	}
 	if len(calls) > 0 {
 		f.Trace = calls[0]
+		if f.Trace.sight().doing == Data && f.Trace.within("torch/utils/data/") {
+			f.Kind = Host // what feeds the model works on the machine
+		}
 	}
 	f.Facts.Framework = voice(f)
 	return []*Failure{f}

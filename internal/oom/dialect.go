@@ -18,6 +18,7 @@ type dialect struct {
 	clauses   []string // see clause
 	detailed  bool     // without at least one clause it is only talk about memory
 	leading   bool     // clauses may stand before the anchor
+	tells     int      // how much more or less than others it says of the failure, where a log holds several
 }
 
 // A clause is a piece of a message with its numbers in braces: "{free} is free". Clauses of one message follow
@@ -46,7 +47,7 @@ var (
 	xlaClauses  = []string{
 		"out of memory while trying to allocate {tried}", "out of memory allocating {tried}", "trying to allocate {tried}",
 		"failed to allocate request for {approximate} ({tried})", "on device ordinal {gpu}",
-		"attempting to reserve {tried}", "there are {free} free",
+		"attempting to reserve {tried}", "attempting to allocate {tried}", "there are {free} free",
 		"used {used} of {total} hbm", "used {used} of {total} memory",
 	}
 	tensorflowClauses = []string{
@@ -68,9 +69,18 @@ var (
 // raisedGuard wants an exception's name or a stream of errors before a bare "out of memory": prose talks about it too.
 const raisedGuard = `(?i)(error|exception|fail|terminate|abort|warning|what\(\):)[\s\S]{0,160}out of memory`
 
+// tells is the dialects' column of that name.
+var tells = sync.OnceValue(func() map[string]int {
+	column := map[string]int{}
+	for _, d := range dialects {
+		column[d.name] = d.tells
+	}
+	return column
+})
+
 // dialects are tried in order; the first that explains most of a message names it.
 var dialects = []dialect{
-	{name: "pytorch-pinned", anchor: "cachinghostallocator", guard: `(?i)out of memory`, framework: "pytorch", device: "cpu", kind: Host},
+	{name: "pytorch-pinned", anchor: "cachinghostallocator", guard: `(?i)out of memory`, framework: "pytorch", device: "cpu", kind: Host, tells: 2},
 	{name: "pytorch-cuda", anchor: "cuda out of memory", framework: "pytorch", device: "cuda", kind: Device, clauses: torchClauses},
 	{name: "pytorch-cuda-article", anchor: "cuda out of the memory", framework: "pytorch", device: "cuda", kind: Device, clauses: torchClauses},
 	{name: "pytorch-cuda-cut", anchor: "runtimeerror: cuda out of", guard: `(?i)cuda out of[ \t]*(m[a-z]*)?[ \t]*(\n|\z)`, framework: "pytorch", device: "cuda", kind: Device},
@@ -82,7 +92,7 @@ var dialects = []dialect{
 	{name: "pytorch-npu", anchor: "npu out of memory", framework: "pytorch", device: "npu", kind: Device, clauses: torchClauses},
 	{name: "pytorch-mps", anchor: "mps backend out of memory", framework: "pytorch", device: "mps", kind: Device, clauses: mpsClauses},
 	{name: "pytorch-tail", anchor: "tried to allocate", guard: `(?i)(total capac|\bGPU \d)`, framework: "pytorch", kind: Device, clauses: torchClauses, detailed: true},
-	{name: "pytorch-cpu", anchor: "defaultcpuallocator", guard: `(?i)allocate`, framework: "pytorch", device: "cpu", kind: Host, clauses: cpuClauses},
+	{name: "pytorch-cpu", anchor: "defaultcpuallocator", guard: `(?i)allocate|not enough memory|out of memory`, framework: "pytorch", device: "cpu", kind: Host, clauses: cpuClauses},
 	{name: "pytorch-cpu-enforce", anchor: "posix_memalign", guard: `(?i)12 vs 0`, framework: "pytorch", device: "cpu", kind: Host},
 	{name: "pytorch-runtime-error", anchor: "cuda runtime error (2)", framework: "pytorch", device: "cuda", kind: Device},
 	{name: "pytorch-thc", anchor: "thcudacheck fail", guard: `(?i)error=2\b`, framework: "pytorch", device: "cuda", kind: Device},
@@ -99,7 +109,7 @@ var dialects = []dialect{
 	{name: "tensorflow-cpu", anchor: "oom when allocating tensor", guard: `(?i)device:CPU:\d+ by allocator|by allocator (mkl)?cpu`, framework: "tensorflow", device: "cpu", kind: Host, clauses: tensorflowClauses},
 	{name: "tensorflow", anchor: "oom when allocating tensor", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
 	{name: "tensorflow-bfc", anchor: "ran out of memory trying to allocate", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
-	{name: "tensorflow-driver", anchor: "failed to allocate", guard: `(?i)failed to allocate .* from device: (\w*out_?of_?memory|hipError_t\(1002\))`, framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
+	{name: "tensorflow-driver", anchor: "failed to allocate", guard: `(?i)failed to allocate .* from device: (\w*out_?of_?memory|hipError_t\(1002\))`, framework: "tensorflow", kind: Device, clauses: tensorflowClauses, tells: -5}, // it asks again for less,
 	{name: "tensorflow-exhausted", anchor: "resourceexhaustederror", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
 	{name: "paddle", anchor: "out of memory error on gpu", framework: "paddle", device: "cuda", kind: Device, clauses: paddleClauses},
 	{name: "cupy", anchor: "cupy.cuda.memory.outofmemoryerror", framework: "cupy", device: "cuda", kind: Device, clauses: cupyClauses},
@@ -128,7 +138,7 @@ var dialects = []dialect{
 	{name: "torch-exception", anchor: "outofmemoryerror", guard: `(?i)(torch|cuda)[\w.]*OutOfMemoryError`, unless: `(?i)out of resource`, framework: "pytorch", kind: Device, clauses: torchClauses},
 	{name: "torch-notebook", anchor: "outofmemoryerror", guard: `OutOfMemoryError\s{3,}Traceback \(most recent call last\)`, framework: "pytorch", kind: Device},
 	{name: "exception-alone", anchor: "outofmemoryerror", guard: `(?m)^[#\s]*OutOfMemoryError:?[ \t]*$`, kind: Device},
-	{name: onlySaid, anchor: "out of memory error", guard: `(?im)^[#\s]*(?:cuda )?out of memory error\b`, kind: Device},
+	{name: onlySaid, anchor: "out of memory error", guard: `(?im)^[#\s]*(?:cuda )?out of memory error\b`, kind: Device, tells: -3},
 	{name: "ray", anchor: "node running low on memory", device: "cpu", kind: Host},
 	{name: "opencv", anchor: "insufficient memory) failed to allocate", device: "cpu", kind: Host, clauses: []string{"failed to allocate {tried_bytes} bytes"}},
 	{name: "dataloader-killed", anchor: "is killed by signal", guard: `(?i)killed by signal(?:: killed|\W*\n|\W*\z)`, framework: "pytorch", device: "cpu", kind: Host},
@@ -139,8 +149,12 @@ var dialects = []dialect{
 	{name: "kernel", anchor: "out of memory: kill", device: "cpu", kind: Host},
 	{name: "kernel-oom-kill", anchor: "oom-kill", device: "cpu", kind: Host},
 	{name: "kernel-oom_kill", anchor: "oom_kill", device: "cpu", kind: Host},
+	{name: "shell-killed", anchor: " killed ", guard: `: line \d+:\s+\d+ Killed\s`, device: "cpu", kind: Host},
+	{name: "megengine", anchor: "out of memory to allocate", kind: Device, clauses: []string{"out of memory to allocate {tried}", "(total {total})"}},
+	{name: "nd4j", anchor: "from device [", guard: `(?i)failed to allocate \d+ bytes from device`, device: "cuda", kind: Device, clauses: []string{"failed to allocate {tried} from device [{gpu}]"}, leading: true},
 	{name: "container", anchor: "oomkilled", device: "cpu", kind: Host},
 	{name: "slurm", anchor: "exceeded", guard: `(?i)exceeded (job|step) memory limit`, device: "cpu", kind: Host},
+	{name: "slurm-handler-dashed", anchor: "out-of-memory handler", device: "cpu", kind: Host},
 	{name: "slurm-handler", anchor: "out of memory handler", device: "cpu", kind: Host},
 	{name: "colab", anchor: "using all available ram", device: "cpu", kind: Host},
 	{name: "exit-9", anchor: "exitcode", guard: `(?i)exitcode\s*:\s*-9\b`, device: "cpu", kind: Host},
@@ -149,7 +163,7 @@ var dialects = []dialect{
 	{name: "sigkill", anchor: "sigkill", guard: `(?i)(signal 9|signals\.sigkill|died with|killed by signal|terminated by signal|received|return code = -9)`, device: "cpu", kind: Host},
 	{name: "return-code-9", anchor: "return code = -9", device: "cpu", kind: Host},
 	{name: "killed", anchor: "killed", guard: `(?m)[}\]%|]\s+Killed\s*$|^\s*(\S+: line \d+:\s+)?(\[?\d*\]?[+-]?\s*\d*\s*)?\**Killed\**(\s*$|:? ?9?\s*$|\s{2,}\S|\s+(python|torchrun|accelerate|deepspeed|nohup|sh |bash ))`, device: "cpu", kind: Host},
-	{name: "out-of-memory", anchor: "out of memory", guard: raisedGuard, kind: Device},
+	{name: "out-of-memory", anchor: "out of memory", guard: raisedGuard, kind: Device, tells: -3},
 }
 
 // rule is a dialect, compiled as far as it is used.

@@ -223,10 +223,7 @@ func (l *Log) Failure() *Failure {
 }
 
 func (f *Failure) weight() int {
-	w := min(len(f.Sizes), 3) * 4
-	if f.Dialect == "tensorflow-driver" {
-		w -= 5 // it asks again for less
-	}
+	w := min(len(f.Sizes), 3)*4 + tells()[f.Dialect]
 	if f.Facts.Framework != "" {
 		w++
 	}

@@ -17,8 +17,8 @@ type Size struct {
 // Holds reports whether n bytes would have been printed as s was.
 func (s Size) Holds(n units.Bytes) bool { return s.Low <= n && n <= s.High }
 
-// sizePattern matches a size as the frameworks print it: "6.14 GiB", "0 bytes", "2.20GiB", "890.06M".
-const sizePattern = `\d[\d,]*(?:\.\d+)?\s*(?:(?i:bytes|byte|[KMGTPE]i?B|B)|[KMGT])\b`
+// sizePattern matches a size as the frameworks print it: "6.14 GiB", "0 bytes", "2.20GiB", "890.06M", "458. GiB".
+const sizePattern = `\d[\d,]*(?:\.\d*)?\s*(?:(?i:bytes|byte|[KMGTPE]i?B|B)|[KMGT])\b`
 
 // binary are the units' sizes. PyTorch, TensorFlow and XLA divide by 1024 whatever they call the unit:
 // PyTorch's MPS allocator and old TensorFlow print MB and M for MiB.
@@ -43,7 +43,7 @@ func parseSize(s string) (Size, bool) {
 	cut := strings.LastIndexAny(s, "0123456789") + 1
 	digits := strings.ReplaceAll(s[:cut], ",", "")
 	n, err := strconv.ParseFloat(digits, 64)
-	unit := binary[strings.ToLower(strings.TrimSpace(s[cut:]))]
+	unit := binary[strings.ToLower(strings.TrimSpace(strings.TrimPrefix(s[cut:], ".")))]
 	if err != nil || n*unit > absurd {
 		return Size{}, false
 	}

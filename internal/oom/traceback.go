@@ -2,6 +2,7 @@ package oom
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -93,6 +94,11 @@ func qualified(fn string) (class, method string) {
 }
 
 // push adds a call, forgetting the middle of a traceback that is too deep.
+// within reports that a call's file lies in a folder.
+func (t Traceback) within(folder string) bool {
+	return slices.ContainsFunc(t, func(f Frame) bool { return strings.Contains(strings.ReplaceAll(f.Path, `\\`, "/"), folder) })
+}
+
 func (t Traceback) push(f Frame) Traceback {
 	if len(t) == maxFrames {
 		t = append(t[:maxFrames/2], t[maxFrames/2+1:]...)
