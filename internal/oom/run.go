@@ -149,6 +149,8 @@ var notes = []note{
 	{"bigger", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"larger", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"accumulat", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"validat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"evaluat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
+	{"no_grad", noGradTalk, tell(func(t *Told) *bool { return &t.NoGrad }), false}, {"map_location", mappedTalk, tell(func(t *Told) *bool { return &t.Mapped }), false},
+	{"test", wholeTalk, tell(func(t *Told) *bool { return &t.Full }), false}, {"piling up", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"build", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
 	{"-m ", `(?:python[\d.]*)\s+-m\s+([\w.]+)`, func(r *Run, m []string) {
 		if !strings.HasPrefix(m[1], "torch.distributed") { // which starts another

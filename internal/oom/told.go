@@ -2,6 +2,7 @@ package oom
 
 import (
 	"regexp"
+	"slices"
 
 	"github.com/snugml/snug/internal/i18n"
 	"github.com/snugml/snug/internal/units"
@@ -20,6 +21,9 @@ type Told struct {
 	Resume   bool  // it happens on resuming
 	Eval     bool  // it happens in evaluation
 	Phase    heard // what it says was going on
+	NoGrad   bool  // torch.no_grad() is what was missing
+	Mapped   bool  // map_location is
+	Full     bool  // whole inputs are tested, parts trained on
 	Volatile bool  // PyTorch's warning that volatile=True no longer switches the graph off
 }
 
@@ -36,7 +40,10 @@ func tell(get func(*Told) *bool) func(*Run, []string) {
 
 const (
 	occupiedExpr = `(?i)\b(?:another|other|previous|zombie|stale|old)\b (?:\w+ ){0,2}process(?:es)?\b[^.\n]{0,40}\b(?:hold|occup|us(?:e|ing)|eat|tak|consum|keep|remain)|\bby (?:someone|somebody|others?|another)\b|\bprocess(?:es|\(es\))? (?:\w+ )?still (?:hold|occup|us)|\bzombie process|\bmemory (?:\w+ )?(?:is |was )?not (?:being )?(?:released|freed)|\bshar(?:ed|ing) (?:the )?(?:same )?(?:gpu|card|machine|server)`
-	growthExpr   = `(?i)(?:显存|内存)[^，。\n]{0,6}(?:逐渐|一直|不断|持续|越来越)|(?:memory|vram|ram)\b[^.\n]{0,60}(?:\b(?:keeps?|kept)(?: on)? (?:increas|grow|ris|climb|accumulat|going up)|\b(?:is|are|was) (?:getting|becoming) (?:bigger|larger|higher)|\b(?:grow(?:s|ed|ing)?|increas(?:es|ed|ing)|ris(?:es|ing)|climb(?:s|ed|ing)?|creeps?|accumulat\w+)\b[^.\n]{0,20}\b(?:slowly|steadily|gradually|every|each|over|until|during|with|batch|epoch|iterations?|steps?|time)\b)|memory[^.\n]{0,60}\bsteady increase`
+	growthExpr   = `(?i)(?:显存|内存)[^，。\n]{0,6}(?:逐渐|一直|不断|持续|越来越)|(?:memory|vram|ram)\b[^.\n]{0,60}(?:\b(?:keeps?|kept)(?: on)? (?:increas|grow|ris|climb|accumulat|going up)|\b(?:is|are|was) (?:getting|becoming) (?:bigger|larger|higher)|\b(?:grow(?:s|ed|ing)?|increas(?:es|ed|ing)|ris(?:es|ing)|climb(?:s|ed|ing)?|creeps?|accumulat\w+)\b[^.\n]{0,20}\b(?:slowly|steadily|gradually|every|each|over|until|during|with|batch|epoch|iterations?|steps?|time)\b)|memory[^.\n]{0,60}\bsteady increase|(?:memory|vram)\b[^.\n]{0,40}\b(?:pil(?:es|ed|ing)|build(?:s|ing)?|add(?:s|ing)?) up\b`
+	noGradTalk   = `(?i)\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|need\w*|forg[eo]t\w*|miss\w*|with|without|under|wrap\w*|try|put)\b[^.\n]{0,40}\b(?:torch\.)?no_grad\b|\bno_grad\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|forgot)`
+	mappedTalk   = `(?i)\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|set(?:ting)?|with|without|need\w*|should|try|pass\w*)\b[^.\n]{0,40}\bmap_location\b|\bmap_location\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|cure)`
+	wholeTalk    = `(?i)\btest\w*\b[^.\n]{0,60}\b(?:full[- ]?(?:size|resolution)|(?:whole|entire|full) (?:image|picture|video|volume|scene|frame)|no cropping|not crop)|\btrain\w*\b[^.\n]{0,40}\bcrop(?:s|ped|ping)?\b[^\n]{0,80}\btest`
 	evalTalkExpr = `(?i)(?:memory|oom|error|crash\w*|fails?)\b[^\n]{0,80}\b(?:during|in|on|at|when|while|for)(?: the| doing| running| i run)* (?:evaluat|validat)|\b(?:during|in|when|while)(?: the| doing| running| i run)* (?:evaluat|validat)[^\n]{0,80}(?:memory|oom|error|crash)`
 )
 
@@ -97,6 +104,32 @@ func toldResume(e *evidence) (int, i18n.Message) {
 func toldEval(e *evidence) (int, i18n.Message) {
 	if e.Kind == Device && (e.phase == UnknownPhase && e.run.Told.Eval || e.phase != Eval && e.told == Eval) {
 		return 45, i18n.M("evidence.told_eval")
+	}
+	return none()
+}
+
+// outside reports that the failure was, or may have been, outside of training.
+func (e *evidence) outside() bool {
+	return e.Kind == Device && inPhase(e, Eval, Sample, Forward, UnknownPhase) && !slices.Contains([]Phase{Backward, Optimizer}, e.told)
+}
+
+func toldNoGrad(e *evidence) (int, i18n.Message) {
+	if e.run.Told.NoGrad && e.outside() {
+		return 58, i18n.M("evidence.told_no_grad")
+	}
+	return none()
+}
+
+func toldMapped(e *evidence) (int, i18n.Message) {
+	if e.run.Told.Mapped && e.Kind == Device {
+		return 55, i18n.M("evidence.told_mapped")
+	}
+	return none()
+}
+
+func toldFull(e *evidence) (int, i18n.Message) {
+	if e.run.Told.Full && e.outside() {
+		return 56, i18n.M("evidence.told_full")
 	}
 	return none()
 }
