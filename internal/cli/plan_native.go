@@ -84,7 +84,11 @@ func nativePlan(ctx context.Context, o planOptions, t fit.Target) (*planReport, 
 	}
 	p.native(found[0], n)
 	for _, c := range found[1:] {
-		p.Suggestions = append(p.Suggestions, planSuggestion{Kind: "policy", Changes: map[string]any{"micro_batch": c.Step.Policy.MicroBatch, "gradient_dtype": string(c.Step.Policy.Gradient)},
+		changes := map[string]any{"micro_batch": c.Step.Policy.MicroBatch}
+		if c.Step.Policy.MicroBatch == o.config.EffectiveBatch() { // with less at once gradients are sums, and have one type
+			changes["gradient_dtype"] = string(c.Step.Policy.Gradient)
+		}
+		p.Suggestions = append(p.Suggestions, planSuggestion{Kind: "policy", Changes: changes,
 			SameTraining: true, EffectiveBatch: o.config.EffectiveBatch(), Peak: n.peak(p.Peak.Phase, c.Layout.Size), Fits: tight == nil, RelativeSpeed: found[0].Cost / c.Cost, Why: policyText(c.Step)})
 	}
 	return p, nil
