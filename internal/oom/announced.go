@@ -36,7 +36,7 @@ var (
 	spokenAlone = lazy(`(?i)out of memory|\boom\b`)
 	titleExpr   = lazy(`(?i)` + spoken)
 	hostsExpr   = lazy(`(?i)` + hosts)
-	adviceExpr  = lazy(`(?i)\b(?:if|avoid\w*|prevent\w*|in case of|reduce|may|might|could|can|should|without|no|fix(?:es|ed)?|against)\b[^.\n]{0,40}(?:` + spoken + `)`)
+	adviceExpr  = lazy(`(?i)\b(?:if|avoid\w*|prevent\w*|in case of|reduce|may|might|could|can\s|should|without|no|fix(?:es|ed)?|against)(?:\b|\s)[^.\n]{0,40}(?:` + spoken + `)`)
 )
 
 // otherEnd is a death that no lack of memory dies.

@@ -162,7 +162,7 @@ var dialects = []dialect{
 	{name: "exit-137", anchor: "137", guard: `(?i)(exit(ed)? ?(code|status|with)?|status|code)( code)?[: =]+\(?137\b`, device: "cpu", kind: Host},
 	{name: "sigkill", anchor: "sigkill", guard: `(?i)(signal 9|signals\.sigkill|died with|killed by signal|terminated by signal|received|return code = -9)`, device: "cpu", kind: Host},
 	{name: "return-code-9", anchor: "return code = -9", device: "cpu", kind: Host},
-	{name: "killed", anchor: "killed", guard: `(?m)[}\]%|]\s+Killed\s*$|^\s*(\S+: line \d+:\s+)?(\[?\d*\]?[+-]?\s*\d*\s*)?\**Killed\**(\s*$|:? ?9?\s*$|\s{2,}\S|\s+(python|torchrun|accelerate|deepspeed|nohup|sh |bash ))`, device: "cpu", kind: Host},
+	{name: "killed", anchor: "killed", guard: `(?m)[}\]%|]\s+Killed\s*$|\]\s*\S+: line \d+:\s+\d*\s*Killed\b|^\s*(\S+: line \d+:\s+)?(\[?\d*\]?[+-]?\s*\d*\s*)?\**Killed\**(\s*$|:? ?9?\s*$|\s{2,}\S|\s+(python|torchrun|accelerate|deepspeed|nohup|sh |bash ))`, device: "cpu", kind: Host},
 	{name: "out-of-memory", anchor: "out of memory", guard: raisedGuard, kind: Device, tells: -3},
 }
 

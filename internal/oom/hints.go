@@ -87,6 +87,9 @@ func (t Traceback) arrays() sight {
 	return sight{}
 }
 
+// anyFunction are what decorators call: it may be anything.
+var anyFunction = strings.Fields("func fn function wrapped wrapper method callback hook")
+
 // valueExpr is what a line computes to keep or to return.
 var valueExpr = lazy(`^(?:[\w.\[\], '":]+ [+*-]?= |return )(.*)$`)
 
@@ -111,7 +114,7 @@ func (t Traceback) computing() sight {
 	for _, c := range calls {
 		n := read(c.name)
 		switch {
-		case slices.Contains(elsewhere, c.object) || n.has(kTensor|kLoad|kBuild|kMake|kFile|kData|kDataset|kMove):
+		case n.any(anyFunction) && c.object == "", slices.Contains(elsewhere, c.object), n.has(kTensor | kLoad | kBuild | kMake | kFile | kData | kDataset | kMove):
 			return sight{}
 		case n.has(kCompute|kOp) && f.Func != "<module>":
 			return sight{doing: Forward}

@@ -17,6 +17,7 @@ const (
 	litBar
 	litBarSlow
 	litBarTask
+	litBarBegun
 	litBarCut
 	litDict
 	litMemory
@@ -30,12 +31,12 @@ const (
 
 var structure = [litCount]string{
 	litTraceback: "traceback (most recent call last)", litFrameCode: "--> ", litFrameRich: "❱", litIter: "iter ",
-	litBar: "it/s", litBarSlow: "s/it", litBarTask: "task/s", litBarCut: "%|", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
+	litBar: "it/s", litBarSlow: "s/it", litBarTask: "task/s", litBarBegun: ", elapsed: 0s", litBarCut: "%|", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
 	litEngine: "autograd::engine", litRaised: "error", litException: "exception", litInterrupt: "interrupt",
 }
 
 // statusWords mark lines that may say what the program is doing.
-var statusWords = []string{"eval", "valid", "val:", "val ", "loss", "epoch(", "test", "loading", "generating", "sampling", "transcribing", "predicting", "compiling", "training", "decoding", "capturing", "exporting", "saving", "initializing", "running ", "start", "begin", "epoch", "_loop"}
+var statusWords = []string{"eval", "valid", "val:", "val ", "[val", "[train", "loss", "epoch(", "test", "loading", "generating", "sampling", "transcribing", "predicting", "compiling", "training", "decoding", "capturing", "exporting", "saving", "initializing", "running ", "start", "begin", "epoch", "_loop"}
 
 // lexicon is the scanner and what its literals stand for.
 type lexicon struct {
@@ -236,7 +237,7 @@ func (r *Reader) handle(line []byte, seen int) {
 // plausible spares log lines that only name a source file ("train.py:123] …") the expression for calls.
 func plausible(line []byte, h hit) bool {
 	rest := bytes.TrimLeft(line[h.end:min(len(line), h.end+16)], "0123456789")
-	return line[h.end-1] != ':' || bytes.HasPrefix(rest, []byte(" in ")) || bytes.HasPrefix(rest, []byte(", in ")) ||
+	return line[h.end-1] != ':' || line[h.end-2] == ':' || bytes.HasPrefix(rest, []byte(" in ")) || bytes.HasPrefix(rest, []byte(", in ")) ||
 		bytes.Equal(bytes.TrimSpace(rest), []byte(":")) || bytes.HasPrefix(rest, []byte(": ")) && bytes.HasSuffix(bytes.TrimSpace(line), []byte("Error"))
 }
 
@@ -350,7 +351,7 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 		if due(r.iters) {
 			r.run.Progress.iteration(string(r.lastIter))
 		}
-	case litBar, litBarSlow, litBarTask, litBarCut:
+	case litBar, litBarSlow, litBarTask, litBarBegun, litBarCut:
 		r.bars++
 		r.lastBar = append(r.lastBar[:0], line[:min(len(line), 400)]...)
 		if due(r.bars) {

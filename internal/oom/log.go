@@ -41,10 +41,11 @@ func (l *Log) sight() sight {
 	if f := l.Failure(); f != nil && strings.HasPrefix(f.Dialect, "dataloader") {
 		return s // what feeds the step is no part of it
 	}
+	said = said.plainer(l.Run.Told.Phase)
 	for _, f := range l.Failures {
 		said = said.plainer(told(f.Message))
 	}
-	if said = said.plainer(l.Run.Told.Phase); said.weight > title.weight {
+	if said.weight > title.weight {
 		s = s.or(said.sight)
 	}
 	s = s.or(title.sight).or(said.sight)
@@ -65,6 +66,9 @@ func (l *Log) Ends() Phase {
 	var s sight
 	for _, t := range l.cut {
 		s = s.or(t.sight())
+	}
+	if len(l.cut) > 0 {
+		s = s.or(l.Run.Progress.sight())
 	}
 	return s.phase()
 }
@@ -100,7 +104,10 @@ func (l *Log) seen() sight {
 		s = s.or(f.Trace.arrays())
 	}
 	says := announcing(f.Message)
-	s = s.or(says)
+	s = s.or(says).or(f.logged())
+	if s.purpose == Sample && l.Run.Progress.Status == Eval && f.Trace.trains() {
+		s.purpose = Eval // what a training script predicts is for that
+	}
 	if l.engine {
 		s = s.or(sight{doing: Backward})
 	}
@@ -119,6 +126,14 @@ func (l *Log) seen() sight {
 		s = s.or(l.Run.Progress.sight())
 	}
 	return s
+}
+
+// trains reports that a script of the user's among the calls is named for training.
+func (t Traceback) trains() bool {
+	return slices.ContainsFunc(t, func(f Frame) bool {
+		path := strings.ReplaceAll(f.Path, `\`, "/")
+		return !library(path) && read(tail(path, 1)).has(kTrain)
+	})
 }
 
 // commanded is what a script on the command line is for, by its name or else by its folder's.

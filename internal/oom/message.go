@@ -95,6 +95,7 @@ func (r *Reader) close() {
 func (r *Reader) settle(o *pending) {
 	slices.Sort(o.rules)
 	lines := strings.Split(o.text.String(), "\n")
+	logger := loggerExpr().FindStringSubmatch(lines[0])
 	for i, l := range lines {
 		lines[i] = string(stripPrefix([]byte(l)))
 	}
@@ -107,6 +108,9 @@ func (r *Reader) settle(o *pending) {
 		return
 	}
 	f.Line, f.Trace, f.Facts.Rank = o.line, o.trace, o.rank
+	if logger != nil {
+		f.Logger = logger[1]
+	}
 	if f.Facts.Framework == "" && f.Kind != Host {
 		f.Facts.Framework = voice(f)
 	}
@@ -121,6 +125,22 @@ func (r *Reader) settle(o *pending) {
 		return
 	}
 	r.failures = append(r.failures, f)
+}
+
+// loggerExpr is the logger that printed a message, by the module it is named for.
+var loggerExpr = lazy(`\b(?:ERROR|CRITICAL|WARNING)\W{1,4}([a-z_]\w*(?:\.\w+)+)\s*(?::|-|\])`)
+
+// logged is what such a module is for.
+func (f *Failure) logged() sight {
+	switch n := read(f.Logger); {
+	case n.has(kTrain):
+		return sight{purpose: scripted}
+	case n.has(kEval):
+		return sight{purpose: Eval}
+	case n.has(kSample | kPerhaps | kServe):
+		return sight{purpose: Sample}
+	}
+	return sight{}
 }
 
 // title reports whether f only announces fuller, the message below it.

@@ -86,6 +86,7 @@ type Failure struct {
 	Line    int64           // where it starts, from 1
 	Trace   Traceback
 	Below   string  // what followed it
+	Logger  string  // who printed it, where it is a logger
 	Buffer  *Buffer // the tensor the message or the traceback's last line spells out
 }
 

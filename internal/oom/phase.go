@@ -84,6 +84,9 @@ func (t Traceback) sight() sight {
 	if w.names != "" && (w.doing == Forward || w.doing == "" && w.purpose == Sample) {
 		w.purpose = w.names
 	}
+	if w.doing == "" && len(t) > 0 && t.spawning() {
+		w.doing = Data
+	}
 	for _, purpose := range []Phase{w.purpose, w.script, w.perhaps, w.inner} {
 		if purpose != "" {
 			return sight{w.doing, purpose}
@@ -121,13 +124,16 @@ func (w *walk) frame(f Frame, next string) {
 		w.names = Eval
 	}
 	w.source(f.Code, next)
-	if w.doing == "" && gradExpr().MatchString(f.Code) {
+	if w.doing == "" && (gradExpr().MatchString(f.Code) || stateExpr().MatchString(f.Code)) {
 		w.do(Optimizer, ident{}, false)
 	}
 }
 
 // gradExpr is a gradient put in its place by hand, as optimizers do.
 var gradExpr = lazy(`^[\w.\[\]]+\.grad(?:\.data)? = `)
+
+// stateExpr is what an optimizer keeps of every parameter, by the names that PyTorch's have.
+var stateExpr = lazy(`\b(?:(?:max_)?exp_avg(?:_sqs?|s)?|exp_inf|momentum_buffer|square_avg|acc_delta)\b|\boptim\w*\.state\[`)
 
 // function takes a call by its function's name, class and file.
 func (w *walk) function(path string, f Frame) {
@@ -146,6 +152,9 @@ func (w *walk) function(path string, f Frame) {
 	phase := w.shows(n, read(f.Class+" "+tail(path, 3)))
 	if phase == "" && w.doing == "" && n.kind&^(kMake|kPerhaps|kModel|kLayer|kCompute|kTensor|kThing) == 0 && read(tail(path, 2)).has(kLayer|kCompute) {
 		phase = Forward // a model's file, and nothing else to do with it
+	}
+	if file := read(f.Class + " " + tail(path, 1)); phase == Init && !w.library && n.alone(kBuild|kMake) && file.any(stores) && !file.has(kModel) {
+		phase = Data // what is made there
 	}
 	w.do(phase, n, true)
 	subject := f.Class
@@ -169,6 +178,9 @@ func (w *walk) source(code, next string) {
 		w.do(Load, words, false) // the exception says what was tried
 	}
 	calls := callees(code)
+	if target, value, assigned := strings.Cut(code, " = "); assigned && next == "" && len(calls) > 0 && !constructs(value) && keptLoss().MatchString(target) {
+		w.do(Forward, ident{}, false)
+	}
 	if i := slices.IndexFunc(calls, func(c callee) bool { return c.name == next && !read(next).alone(kRun) }); i >= 0 {
 		calls = calls[i : i+1]
 	}
@@ -206,6 +218,9 @@ func (w *walk) source(code, next string) {
 		}
 	}
 }
+
+// keptLoss is the target of a line that computes a loss.
+var keptLoss = lazy(`(?i)(?:^|[\w, ])loss(?:es)?(?:_dict|_value|_out)?(?:,|$)`)
 
 // session takes the names of what a graph is run for: an optimizer's operation trains.
 func (w *walk) session(n ident) {
@@ -273,6 +288,9 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 			w.doing, w.firm = Init, n.has(kWarm)
 		}
 	case Forward:
+		if w.doing == Optimizer && n.has(kLoss) { // that it was handed: optimizer.update(lossfun, x)
+			w.doing, w.purpose, w.inside = Forward, cmp.Or(w.purpose, Forward), true
+		}
 		if !w.firm && (w.doing == "" || w.doing == Init || w.doing == Optimizer && function) {
 			w.doing = Forward
 		}

@@ -19,10 +19,10 @@ var (
 	labelExpr    = lazy(`^[\s|]*[^%|]{0,80}?\b\d{1,2}%`)
 	namelessExpr = lazy(`(?:^|[\s,])\d{1,2}%\|[^|]*\| *\d+/\d+ \[`)
 	fullExpr     = lazy(`(?i)^[^%|]{0,20}\bloading [^%|]{0,60}\b100%`)
-	taskExpr     = lazy(`\[>* +\] \d+/\d+, [\d.]+ task/s|\bmAP\S*\s*:\s*\d{1,2}%`)
+	taskExpr     = lazy(`\[>* +\] \d+/\d+, (?:[\d.]+ task/s|elapsed: 0s)|\bmAP\S*\s*:\s*\d{1,2}%`)
 	rowExpr      = lazy(`^\s*\d+/\d+\s+[\d.]+G\s`)
 	// statusExpr is a line that begins with what the program is about to do, or an epoch's.
-	statusExpr = lazy(`(?i)^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|decoding|capturing|exporting|saving|initializing|transcribing|predicting|(?:running|starting|start|begin) (?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|\b(capturing )[^\n]{0,40}graphs?\b|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(epoch\((?:train|val|test)\))|\b(?:iter(?:ation)?|step|batch)\W{0,4}\d+[^\n]{0,60}\b((?:\w+[ _])?loss)|\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
+	statusExpr = lazy(`(?i)^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|decoding|capturing|exporting|saving|initializing|transcribing|predicting|(?:running|starting|start|begin) (?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|\b(capturing )[^\n]{0,40}graphs?\b|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^\W*\[((?:eval|val|test|train)\w*)\]|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(epoch\((?:train|val|test)\))|\b(?:iter(?:ation)?|step|batch)\W{0,4}\d+[^\n]{0,60}\b((?:\w+[ _])?loss)|\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
 	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
 	memoryExpr = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )
@@ -72,13 +72,16 @@ func (p *Progress) status(line string) {
 var personExpr = lazy(`\b(?:I|I'm|[Mm]y|[Ww]e|[Oo]ur)\b`)
 
 // announcingExpr is what a program says it was doing when it prints a failure.
-var announcingExpr = lazy(`(?i)\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):`)
+var announcingExpr = lazy(`(?i)\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\berror (?:while )?(?:processing|handling|answering|serving) (?:\w+ ){0,2}(prompt|request|query|question)`)
 
 // announcing is what a message says so of itself.
 func announcing(message string) sight {
 	var p Progress
 	if m := announcingExpr().FindStringSubmatch(message); m != nil {
 		p.Status = activity(read(m[1]))
+		if m[2] != "" {
+			p.Status = Sample
+		}
 	}
 	return p.sight()
 }

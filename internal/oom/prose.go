@@ -11,7 +11,7 @@ import (
 
 // talk are pieces of words that a sentence about the failure holds one of.
 var talk = append(strings.Fields("crash dies happens occurs caused oom kill memory vram 显存 内存 メモリ speicher 메모리 मेमोरी moire memoria train tun 训练 学習 infer generat validat evaluat step epoch init test predict sampl load "+
-	"start captur decod iteration export onnx tensorrt demo saving detect backward forward optimizer compil 推 保存 process tokeniz checkpointing 生成 预测 微调 导出 "+
+	"start captur decod iteration export onnx tensorrt demo saving detect backward forward optimizer compil 推 保存 process tokeniz checkpointing updat 生成 预测 微调 导出 "+
 	"反向 初始化 验证 测试 phase stage 评估 評価 加载 inferenz auswert laden"), "val ")
 
 // prose reads the text around such a piece, once.
@@ -81,13 +81,15 @@ var (
 	// notExpr turns what goes well around.
 	notExpr = lazy(`(?i)(?:\bnot|n't|\bnever|\bno longer|\bcannot) (?:\w+ ){0,2}(?:fine|ok|okay|work\w*|success\w*|well)\b`)
 	// whenExpr are the words that a clause names a time or a place after.
-	whenExpr = lazy(`(?i)\b(?:during|when(?:ever)?|while|in(?:side)?|on(?:ce)?|at|upon|for|doing|running|with|calling|trying to|tries to|to|into|enters?|entering|attempt(?:ing|s) to|until|by|starts?|begins?|reach(?:es|ed|ing))\b`)
+	whenExpr = lazy(`(?i)\b(?:during|when(?:ever)?|while|if|in(?:side)?|on(?:ce)?|at|upon|for|doing|running|with|calling|trying to|tries to|to|into|enters?|entering|attempt(?:ing|s) to|until|by|starts?|begins?|reach(?:es|ed|ing))\b`)
 	// firstExpr is a clause's first word.
 	firstExpr = lazy(`^\W*\w+(?:\s|$)`)
 	// phraseExpr is what follows them, as far as it belongs there.
 	phraseExpr = lazy(`^(?:[^\w.\n]+[\w.]+){1,5}`)
 	// duringExpr is training under way; when training, or starting it, fails may be before its first step.
 	duringExpr = lazy(`(?i)\b(?:during|while|in the (?:middle|process) of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?tra(?:in|n)(?:n?ing|s|ed)?(?:\s|[,;:!?)]|$)|\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:~ ?)?(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b|\bin training(?:[\s,;:!?)]*$|\s+(?:loop|step|process|phase|stage)\b)|\b(?:starting|during|in|at|within)(?: the| an?| first| second| third| last| random| middle of)* (?:\w+ )?epoch\b|\b(?:beginning|start|middle) of (?:the |a |an |each |every )?(?:\w+ )?epoch\b|\bafter (?:about |around |~ ?)?[\d.]+ ?(?:%|percent|minutes?|hours?|h|days?) (?:of )?(?:the )?train|\bwith (?:training|more|increasing) (?:step|iteration)s|训练(?:时|的时候|过程|中|到)|学習中`)
+	// epochEndExpr is the end of an epoch, where programs evaluate.
+	epochEndExpr = lazy(`(?i)\bend(?:s|ing)? of (?:the |an? |each |every |one |my )?(?:\w+ )?epoch\b|\bepoch (?:is |was |has |had |gets )?(?:ends|ended|finish\w*|complet\w*|done|over)\b|\bafter (?:finishing|completing) (?:the |an? |each |one )?(?:\w+ )?epoch\b|epoch ?(?:结束|跑完|训练完)|轮(?:训练)?结束|エポック(?:の)?終`)
 	// endsExpr ends a sentence, and joinsExpr a clause of it.
 	endsExpr  = lazy(`[.!?;]+(?:\s+|$)|\n|[。！？；]`)
 	joinsExpr = lazy(`(?i)[,():]+(?:\s+|$)|[，、（）：]+|\s(?:but|however|yet|although|though|whereas|and then|then|-+|–|—|->|=>)\s|但是?|然后|而`)
@@ -112,9 +114,11 @@ func told(text string) heard {
 	return best
 }
 
-// frameExpr is a call's line or a progress bar, and pathExpr a file's place or a command: their words are not people's.
+// frameExpr is a call's line or a progress bar, and pathExpr a file's place or a command: their words are not people's. callExpr is a call
+// that a sentence names.
 var (
 	frameExpr = lazy(`\bline \d+, in |\.py:\d+|\d+/\d+ \[\d`)
+	callExpr  = lazy(`(\.\w+)\(\)`)
 	pathExpr  = lazy(`\x60[^\x60\n]{40,}(?:\x60|$)|https?:[!-~]+|[!-~]+/[!-~]+/[!-~]+|[!-~]+\.cc\b[!-~]*`)
 )
 
@@ -124,9 +128,12 @@ func sentenceSays(sentence string) heard {
 		return heard{s, 3}
 	}
 	var best heard
-	for _, clause := range joinsExpr().Split(pathExpr().ReplaceAllString(sentence, ""), -1) {
+	for _, clause := range joinsExpr().Split(callExpr().ReplaceAllString(pathExpr().ReplaceAllString(sentence, ""), "$1"), -1) {
 		if startExpr().MatchString(clause) && !read(clause).has(kCompile) {
 			return heard{sight{doing: Init}, 3}
+		}
+		if duringExpr().MatchString(clause) {
+			clause = resumesExpr().ReplaceAllString(clause, "") // it got further than that
 		}
 		fails := failsExpr().FindStringIndex(clause)
 		well := wellExpr().MatchString(clause) && !notExpr().MatchString(clause)
@@ -152,6 +159,13 @@ func sentenceSays(sentence string) heard {
 			if s := titled(clause[:fails[0]]); s != (sight{}) {
 				best = best.plainer(heard{s, 2})
 			}
+		}
+		if epochEndExpr().MatchString(clause) {
+			h := heard{sight{purpose: Eval}, 2}
+			if fails != nil {
+				h.weight = 3
+			}
+			best = best.plainer(h)
 		}
 		if duringExpr().MatchString(clause) {
 			best = best.plainer(heard{inTraining, 1})
@@ -254,6 +268,10 @@ var (
 	feedsExpr = lazy(`(?i)\bpre-? ?process\w*|\btokeniz(?:ing|ation)\b|\bdata(?:set)? (?:loading|preparation|preparing|creation|creating|generation|generating|building|conversion|processing)|\b(?:load|read|creat|build|process|prepar)ing (?:\w+ ){0,3}data(?:set)?s?\b`)
 	// outputExpr is output for its own sake, in words that code has for other things.
 	outputExpr = lazy(`(?i)\bfeature[ _]extraction\b|\bextract\w*[ _](?:\w+[ _]){0,2}(?:features?|embeddings?|vectors?|tokens?|latents?|frames?)\b|\b(?:creat|mak|comput|calculat|generat|get|obtain|produc)\w* (?:\w+ ){0,3}(?:embeddings|descriptors|similarit\w+)\b|\b(?:for|with) (?:\w+ ){0,2}embeddings\b|\bencod(?:e|ing) (?:\w+ ){0,4}(?:to|into|as) (?:tensors?|vectors?|embeddings?)|\b(?:extract|export|visuali[sz]|reconstruct|sav|writ|generat)\w*[ _](?:the |an? |my )?(?:\w+[ _]){0,2}(?:mesh(?:es)?|point[ _]?clouds?|videos?|depth|textures?)\b|\bmesh (?:extraction|reconstruction|generation)\b|\bstreaming (?:an? |the )?(?:response|answer|output|reply)|\bduring streaming\b|^\W*(?:doing |performing |running |applying )?(?:the |an? )?(?:recognition|super-?resolution|diari[sz]ation|colori[sz]ation|transcription|upscaling|upsampling|inpainting|source separation)\b`)
+	// updatesExpr is what an optimizer does, in people's words.
+	updatesExpr = lazy(`(?i)\bupdat(?:e|es|ing|ed)(?: of)? (?:the |my |its |all )*(?:\w+ )?(?:weights?|param\w*)\b|\b(?:weights?|param(?:eter)?s?|sgd|adam\w*|optimi[sz]er)(?: (?:are|is|were|being|get))? updat(?:e|es|ed|ing)\b`)
+	// resumesExpr is loading what an earlier run left.
+	resumesExpr = lazy(`(?i)\bresum\w* (?:the )?(?:train|fine)\w*(?: \w+){0,2} from\b`)
 	// savesExpr is what else saving is called.
 	savesExpr = lazy(`(?i)\bcheckpointing\b`)
 )
@@ -266,6 +284,9 @@ func named(title string, except kind) sight {
 	if startExpr().MatchString(title) && !read(title).has(kCompile) {
 		return sight{doing: Init}
 	}
+	if resumesExpr().MatchString(title) && !duringExpr().MatchString(title) {
+		return sight{doing: Load}
+	}
 	title = idleExpr().ReplaceAllString(title, "")
 	if m := contrastExpr().FindStringSubmatch(title); m != nil {
 		title = m[1]
@@ -273,6 +294,8 @@ func named(title string, except kind) sight {
 	switch {
 	case feedsExpr().MatchString(title):
 		return sight{doing: Data}
+	case updatesExpr().MatchString(title):
+		return sight{doing: Optimizer}
 	case savesExpr().MatchString(title):
 		return sight{doing: Save}
 	case outputExpr().MatchString(title):

@@ -24,6 +24,8 @@ var places = []place{
 	{"torch/distributed/fsdp/_state_dict_utils.py", "_pre_state_dict_hook _post_state_dict_hook _full_post_state_dict_hook _full_pre_state_dict_hook", Save, 0, false},
 	{"torch/distributed/checkpoint/state_dict_saver.py", "", Save, 0, false},
 	{"torch/utils/data/", "", Data, 0, false},
+	{"multiprocessing/popen_", "", Data, 0, false},
+	{"multiprocessing/reduction.py", "dump", Data, 0, false},
 	{"-packages/datasets/", "", Data, 0, false},
 	{"torchvision/datasets/", "", Data, 0, false},
 	{"torchvision/transforms/", "", Data, 0, false},
@@ -98,6 +100,12 @@ func placed(path, fn string) (place, bool) {
 		}
 	}
 	return place{}, false
+}
+
+// spawning reports that the calls end where a new process takes what it was handed: it is a loader's worker that does not come up.
+func (t Traceback) spawning() bool {
+	last := t[len(t)-1]
+	return strings.HasSuffix(strings.ReplaceAll(last.Path, `\`, "/"), "multiprocessing/spawn.py") && slices.Contains([]string{"spawn_main", "_main", "prepare"}, last.Func)
 }
 
 // askers are packages that ask trained models and train none, as far as a path goes.

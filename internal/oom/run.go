@@ -126,6 +126,7 @@ var notes = []note{
 	{"model failed to load", `(?m)^\s*Stable diffusion model failed to load`, state(Load), false},
 	{"failed to load model", `failed to load model`, state(Load), false},
 	{"see_memory_usage", `(?i)\b(?:before|after) (?:creat|initializ)\w+ (?:\w+ )?(?:partition|optimizer)`, state(Init), false}, {"kv_cache_init", `kv_cache_init`, state(Init), false}, {"failed to create", `failed to create (?:llama_)?context`, state(Init), false}, {"gallocr_reserve", `gallocr_reserve`, state(Init), false},
+	{"failed to clone() tensor", `Failed to clone\(\) tensor with name`, state(Save), false}, {"skipping token", `Skipping token \S+ with 1-dimensional vector`, state(Data), false},
 	{"tracerwarning", `TracerWarning`, state(Compile), false},
 	{"processing method", `processing method (\w+)`, func(r *Run, m []string) {
 		if s := (Traceback{{Func: m[1]}}).sight(); s.doing != "" {

@@ -49,6 +49,7 @@ var callForms = []callForm{
 	{".py:", lazy(`^\s*(?P<path>[\w~/.\\-]{1,400}\.py):(?P<line>\d+): (?:\w*(?:Error|Exception))?\s*$`)}, // pytest's
 	{"-> ", lazy(arrowForm)}, {"→", lazy(arrowForm)},
 	{".py in ", lazy(plainForm)}, {".pyc in ", lazy(plainForm)},
+	{"ray::", lazy(`\bray::(?P<func>[\w.]+)\(\)`)},
 	{"<ipython-input", lazy(`(?P<path><ipython-input-[^>\s]+>) in (?P<func>[\w.<>]+)`)},
 	{"cell in[", lazy(`(?P<path>Cell In\[\d+\])(?:, line (?P<line>\d+)|, in (?P<func>[^\n(]+))`)},
 	{"input in [", lazy(`(?P<path>Input In \[\d+\]), in (?P<func>[^\n(]+)`)},

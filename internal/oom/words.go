@@ -60,12 +60,12 @@ const (
 var vocabulary = map[kind]string{
 	kTrain:    "train training traning trainning fit finetune finetuning tune pretrain pretraining learn retrain train* retrain* finetun* pretraining*",
 	kEval:     "eval val dev valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl benchmarking eval* validat* test*",
-	kSample:   "decoding rendering captioning inferece infernce generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation viewer generat* infer* predict* transcri* synthes* denois* ksampler",
-	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize recognize ocr align diarize diarization separate separation summarize simulate save track tracking forecast preview plot draw visualise viz animate dock fold matting relax register",
+	kSample:   "decoding rendering captioning inferece infernce generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation viewer dock diarize generat* infer* predict* transcri* synthes* denois* ksampler",
+	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize recognize ocr align diarization separate separation summarize simulate save track tracking forecast preview plot draw visualise viz animate fold matting relax register",
 	kEpoch:    "epoch",
 	kForward:  "forward",
 	kBackward: "backward backprop vjp",
-	kLoss:     "loss losses criterion",
+	kLoss:     "loss losses criterion lossfun lossfn lossfunc",
 	kGrad:     "grad gradient",
 	kStep:     "step update unscale",
 	kOptim:    "optimizer optim opt optimiser scaler deepspeed adam adamw sgd lamb lars lion adafactor adagrad rmsprop optax radam prodigy muon shampoo novograd adan adam8bit adamw8bit bitsandbytes lbfgs optim* adamw* adam*",
@@ -89,7 +89,7 @@ var vocabulary = map[kind]string{
 	kCompiler: "inductor dynamo triton xla compiler functorch jax autotuner aot",
 	kRun:      "run start call main advance execute iter loop __call__ do",
 	kData:     "dataloader loader collate sampler getitem fetch worker extension action",
-	kDataset:  "dataset data corpus annotation vocab vocabulary tokenizer config configuration plugin dictionary cache csv json",
+	kDataset:  "dataset data datamodule corpus annotation vocab vocabulary tokenizer config configuration plugin dictionary cache csv json",
 	kAfter:    "after end finish",
 	kSet:      "set assign",
 	kWrapper:  "wrapper fn",
@@ -108,7 +108,7 @@ var vocabulary = map[kind]string{
 // What feeds a model, in words that are no kind: they say what is done only together with others, see feeding.
 var (
 	feeders   = strings.Fields("getitem collate collator prefetcher")
-	stores    = strings.Fields("dataset data corpus csv parquet example")
+	stores    = strings.Fields("dataset data datamodule corpus csv parquet example")
 	preparers = strings.Fields("preprocess preprocessing preprocessor tokenization")
 	parts     = strings.Fields("batch input image img sample target label data mask token ids video audio frame feature feat adj edge graph pixel wav mel annotation")
 	owned     = strings.Fields("param parameter weight buffer grad")
@@ -119,7 +119,7 @@ const nouns = "compiled trainer trained trainable generator detector validity in
 
 // idioms are frameworks' own names that their words do not tell.
 var idioms = map[kind]string{
-	kLoad | kFile:     "from_quantized load_quantized load_quant load_gguf from_gguf",
+	kLoad | kFile:     "from_preset from_hparams from_hub from_hf from_pt from_tf from_flax from_quantized load_quantized load_quant load_gguf from_gguf",
 	kSample:           "set_image readtext restore_faces restore_face restore_with_helper restore_with_face_helper apply_stable_diffusion compute_actions run_generation",
 	kBuild | kModel:   "get_model get_peft_model resize_token_embeddings add_weight determine_available_memory determine_num_available_blocks profile_num_available_blocks init_memory_pool boost enable_model_cpu_offload enable_sequential_cpu_offload create_executor create_trainer build_trainer get_trainer make_trainer setup_trainer build_runner create_runner",
 	kPerhaps:          "super_resolution superresolution super_resolve",
@@ -237,9 +237,12 @@ func read(identifier string) ident {
 			if bare := strings.TrimRight(w, "0123456789"); d.word[w] == 0 && bare != "" {
 				w = bare
 			}
-			if len(w) == 1 { // netD is a net
+			switch last := len(n.words) - 1; {
+			case len(w) == 1: // netD is a net
 				n.letter = true
-			} else {
+			case w == "module" && last >= 0 && n.words[last] == "data": // which is no model's
+				n.words[last] = "datamodule"
+			default:
 				n.words = append(n.words, w)
 				n.kind |= d.kindOf(w)
 			}

@@ -1,0 +1,118 @@
+package oom
+
+import (
+	"strings"
+	"testing"
+)
+
+// Calls by what they are handed, made of or keep: the same in programs of many fields.
+func TestPhaseByKindOfCall(t *testing.T) {
+	for want, text := range cases(`
+forward | chainer/training/updater.py update_core: optimizer.update(loss_func, *in_arrays); chainer/optimizer.py update: loss = lossfun(*args, **kwds); /w/nets/vgg.py __call__: h = F.relu(self.conv1(x))
+forward | chainer/training/updaters/standard_updater.py update_core: optimizer.update(loss_func, **in_arrays); chainer/optimizer.py update: loss = lossfun(*args, **kwds); chainer/links/model/classifier.py forward: self.y = self.predictor(*args)
+optimizer | chainer/training/updaters/standard_updater.py update_core: optimizer.update(loss_func, **in_arrays); chainer/optimizer.py update: self.update_rule.update(param)
+backward | chainer/training/updaters/standard_updater.py update_core: optimizer.update(loss_func, **in_arrays); chainer/optimizer.py update: loss.backward(loss_scale=self._loss_scale)
+forward | /w/pinn.py run: opt.minimize(loss_fn, variables); tensorflow/python/keras/optimizer_v2/optimizer_v2.py minimize; tensorflow/python/keras/optimizer_v2/optimizer_v2.py _compute_gradients: loss = loss(); /w/pinn.py loss_fn: u = self.net(x)
+forward | main.py train: fit(cfg); /w/lib/parser.py train: loss_dict = self.scene(imgs, targets)
+forward | main.py train: losses = self.head(feats, boxes)
+forward | main.py run: loss, acc = self.branch(x, y)
+eval | main.py evaluate: loss_dict = self.scene(imgs, targets)
+init | main.py build: loss_fn = LPIPS(net='vgg').cuda()
+unknown | main.py main: loss_history = defaultdict(list)
+data | main.py main: data_module = FlowerDataModule(; /w/data.py __init__: super().__init__(*args, **kwargs); /w/data.py __init__: self.make_features(self.splits)
+data | main.py main: dm = GraphDataModule(cfg)
+data | /w/data/voc_datamodule.py setup: self.train = torch.stack(images)
+forward | main.py main: trainer.fit(model, data_module); /w/lit.py training_step: x = self.stem(batch); CALL; . forward
+data | <string> <module>; /usr/lib/python3.10/multiprocessing/spawn.py spawn_main: exitcode = _main(fd, parent_sentinel); /usr/lib/python3.10/multiprocessing/spawn.py _main: self = reduction.pickle.load(from_parent)
+data | train.py train: for batch in loader:; /usr/lib/python3.10/multiprocessing/popen_spawn_win32.py __init__: reduction.dump(process_obj, to_child)
+data | train.py train; /usr/lib/python3.8/multiprocessing/popen_fork.py _launch: self.pid = os.fork()
+load | . <module>: keras_hub.models.MistralCausalLM.from_preset("mistral_7b_en")
+load | . <module>: asr = EncoderDecoderASR.from_hparams(source="x")
+load | . <module>: net = Net.from_hub("a/b")
+load | . <module>: pipe, params = FlaxPipe.from_pt(path)
+optimizer | /w/scene/cloud.py cat_to_optimizer: stored_state["exp_avg_sq"] = torch.cat((stored_state["exp_avg_sq"], torch.zeros_like(new)), dim=0)
+optimizer | train.py train; /w/opt/mine.py update_all: state['momentum_buffer'] = torch.clone(d_p)
+optimizer | train.py train; /w/scene/cloud.py densify: self.optimizer.state[group['params'][0]] = stored_state
+optimizer | train.py train; /w/opt/mine.py go: exp_avg.mul_(beta1).add_(grad)
+sample | test.py <module>: pred = ligand.dock(pocket); /w/ligand/run.py dock: out = model(x); CALL; . forward
+sample | test.py <module>: turns = pipe.diarize(wav); /w/pipe.py diarize: out = model(x); CALL; . forward
+eval | test.py <module>: run(cfg); /w/run.py run: out = model(x); CALL; . forward
+`) {
+		if got := calls(text).Phase(); got != want {
+			t.Errorf("%s, want %s: %s", got, want, text)
+		}
+	}
+}
+
+// Lines that programs print while they work, above the failure. "#" stands for the end of a line, "!" for the message being among them.
+func TestPhaseByKindOfLine(t *testing.T) {
+	for want, text := range cases(`
+eval | [VAL] ====> Iter: 200
+eval | [Validation] iter 0
+eval | [TRAIN] Iter: 0 Loss: 0.2 PSNR: 6.2#[VAL] =====> Iter: 0
+forward | [VAL] ====> Iter: 0 PSNR: 7#[TRAIN] Iter: 100 Loss: 0.2 PSNR: 6.2
+eval | [TRAIN] Iter: 0 Loss: 0.2#[VAL] ==> Iter: 0#  0%|          | 0/2000 [00:01<?, ?it/s]#Traceback (most recent call last):#  File "train_field.py", line 40, in main#    rgb = run_one(rays)#  File "field.py", line 18, in predict_and_render#    return torch.cat(encoding, dim=-1)
+sample | Iter: 0 Loss: 0.2#Traceback (most recent call last):#  File "train_field.py", line 40, in main#    rgb = run_one(rays)#  File "field.py", line 18, in predict_and_render#    return torch.cat(encoding, dim=-1)
+eval | Saving checkpoint at 100 iterations#[                          ] 0/120, elapsed: 0s, ETA:Traceback (most recent call last):#  File "tools/train.py", line 8, in main#    runner.run(loaders)
+eval | [>>>       ] 12/120, 3.1 task/s, elapsed: 4s, ETA:    35s
+eval | !Epoch 15 (validation) validation/acc=1.000:   2%|█        | 20/1094 [00:41<11:04,  1.62it/s]/w/bin/run: line 6:  3305 Killed                  $ROOT/bin/run
+eval | !Valid epoch 3:  12%|█        | 20/1094 [00:41<11:04,  1.62it/s]run.sh: line 2:   812 Killed                  python train.py
+save | /env/lib/python3.9/site-packages/torch/distributed/fsdp/_state_dict_utils.py:312: UserWarning: Failed to clone() tensor with name layers.3.weight on rank 0. This may mean
+data | !Skipping token 400001 with 1-dimensional vector ['300']; likely a header#100%|█████| 400001/400001 [03:33<00:00, 14061.26it/s]#Killed
+sample | !(task pid=77) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB#(task pid=77) Unhandled error: ray::Worker.actor_generate_sequences() (pid=78, ip=1.2.3.4)#(task pid=77)   File "/w/base.py", line 399, in func#(task pid=77)     return getattr(self.d[key], name)(*args)
+forward | !ray.exceptions.RayTaskError(OutOfMemoryError): ray::train_loop() (pid=78, ip=1.2.3.4)#  File "/w/base.py", line 399, in func#    out = self.net(x)#  File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 3, in _call_impl#    return forward_call(*args)#torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
+sample | !ray::RolloutWorker.sample() (pid=78, ip=1.2.3.4)#  File "/w/base.py", line 399, in func#    out = self.net(x)#  File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 3, in _call_impl#    return forward_call(*args)#torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
+sample | !ERROR:seq_tools.embed.interfaces:Error processing batch of 3 sequences: CUDA out of memory. Tried to allocate 972.00 MiB
+sample | !2024-01-02 03:04:05 ERROR my_app.inference.worker - CUDA out of memory. Tried to allocate 972.00 MiB
+eval | !ERROR:my_app.evaluation.runner:failed: CUDA out of memory. Tried to allocate 972.00 MiB
+sample | !ERROR:root:Error processing prompt 3: CUDA out of memory. Tried to allocate 972.00 MiB
+`) {
+		lines, alone := strings.CutPrefix(text, "!")
+		lines = strings.ReplaceAll(lines, "#", "\n")
+		if !alone {
+			lines = "some output\n" + lines + "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+		}
+		if l, err := Read(strings.NewReader(lines + "\n")); err != nil || l.Phase() != want {
+			t.Errorf("%s, want %s: %s; %v", l.Phase(), want, text, err)
+		}
+	}
+}
+
+// Sentences by what they say of the failure; "#" begins the title of one.
+func TestPhaseByKindOfSentence(t *testing.T) {
+	for want, text := range cases(`
+eval | # trainer.evaluate() gathers predictions on the card and runs out of memory
+sample | # model.generate() runs out of memory with long inputs
+load | # torch.load() doubles the memory and crashes
+save | # save_pretrained() runs out of memory
+optimizer | # optimizer.step() is where the memory runs out
+save | # An OOM occurred while saving in the last step of training
+eval | Three epochs went through, but at the end of the third epoch this error came.
+eval | The error occurs at the end of each epoch.
+eval | It crashes after the first epoch ends.
+eval | As soon as the first epoch is finished, an out of memory error appears.
+eval | It runs out of memory at the end of an epoch.
+eval | 第一个epoch结束后报错显存不足
+forward | It fails at the start of the second epoch.
+save | At the end of the epoch it fails while saving the checkpoint.
+load | An OOM came when attempting to resume training from a checkpoint on four cards.
+load | Out of memory error if resuming from a checkpoint.
+forward | The forward pass can't finish and runs into OOM.
+backward | The backward pass cannot complete because of OOM.
+forward | It can't even do one forward pass before OOM.
+optimizer | Forward and backward work; only the update of the weights gives out of memory.
+optimizer | The crash comes when the weights are updated.
+optimizer | It fails during the weight update.
+optimizer | It dies while updating the parameters.
+optimizer | It is the sgd update that runs out of memory.
+unknown | An update of the package did not solve the out of memory error.
+`) {
+		if !strings.HasPrefix(text, "#") {
+			text = "# Help needed\n\n" + text
+		}
+		l, err := Read(strings.NewReader(text + "\n\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
+		if err != nil || l.Phase() != want {
+			t.Errorf("%s, want %s: %s; %v", l.Phase(), want, text, err)
+		}
+	}
+}
