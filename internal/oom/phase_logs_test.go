@@ -76,6 +76,7 @@ sample | Out of memory | I can train, but when I visualize the mesh there is an 
 data | Memory issue in dataset generation | some output
 sample | Out of memory | Training worked, when doing recognition it gave an error.
 init | Out of memory | It is stuck on this line @m = torch.nn.DataParallel(m).cuda()@ and dies.
+data | Memory error in prepro.py | some output
 eval | Why is the memory full? | python test.py
 forward | Evaluation runs while training does not | return forward_call(*input, **kwargs)
 compile | Far too much memory in compilation start-up | python work.py

@@ -265,7 +265,7 @@ var contrastExpr = lazy(`(?i)\b(?:runs?|works?|fine|ok|okay|possible|succeeds?|c
 
 var (
 	// feedsExpr is the making of what a model is fed with.
-	feedsExpr = lazy(`(?i)\bpre-? ?process\w*|\btokeniz(?:ing|ation)\b|\bdata(?:set)? (?:loading|preparation|preparing|creation|creating|generation|generating|building|conversion|processing)|\b(?:load|read|creat|build|process|prepar)ing (?:\w+ ){0,3}data(?:set)?s?\b`)
+	feedsExpr = lazy(`(?i)\bpre-? ?pro(?:c\w*)?\b|\btokeniz(?:ing|ation)\b|\bdata(?:set)? (?:loading|preparation|preparing|creation|creating|generation|generating|building|conversion|processing)|\b(?:load|read|creat|build|process|prepar)ing (?:\w+ ){0,3}data(?:set)?s?\b`)
 	// outputExpr is output for its own sake, in words that code has for other things.
 	outputExpr = lazy(`(?i)\bfeature[ _]extraction\b|\bextract\w*[ _](?:\w+[ _]){0,2}(?:features?|embeddings?|vectors?|tokens?|latents?|frames?)\b|\b(?:creat|mak|comput|calculat|generat|get|obtain|produc)\w* (?:\w+ ){0,3}(?:embeddings|descriptors|similarit\w+)\b|\b(?:for|with) (?:\w+ ){0,2}embeddings\b|\bencod(?:e|ing) (?:\w+ ){0,4}(?:to|into|as) (?:tensors?|vectors?|embeddings?)|\b(?:extract|export|visuali[sz]|reconstruct|sav|writ|generat)\w*[ _](?:the |an? |my )?(?:\w+[ _]){0,2}(?:mesh(?:es)?|point[ _]?clouds?|videos?|depth|textures?)\b|\bmesh (?:extraction|reconstruction|generation)\b|\bstreaming (?:an? |the )?(?:response|answer|output|reply)|\bduring streaming\b|^\W*(?:doing |performing |running |applying )?(?:the |an? )?(?:recognition|super-?resolution|diari[sz]ation|colori[sz]ation|transcription|upscaling|upsampling|inpainting|source separation)\b`)
 	// updatesExpr is what an optimizer does, in people's words.

@@ -109,6 +109,8 @@ func TestCausesTold(t *testing.T) {
 		"推理时显存逐渐增加，最后报错":                                                                          Leak,
 		"The memory usage is getting bigger with every image.":                                    Leak,
 		"It leaks memory in each call.":                                                           Leak,
+		"Solved: I forgot torch.no_grad() around the call of the demo.":                           EvalWithoutNoGrad,
+		"It works after I set map_location='cpu' in the script.":                                  CheckpointOnGPU,
 		"After 8000 iterations it ran out of memory.":                                             Leak,
 		"Restarting from a checkpoint goes out of memory, a fresh run does not.":                  CheckpointOnGPU,
 		"The train part is all right, the error appears afterwards, in the evaluation.":           EvalLargerThanTrain,

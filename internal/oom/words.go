@@ -109,7 +109,7 @@ var vocabulary = map[kind]string{
 var (
 	feeders   = strings.Fields("getitem collate collator prefetcher")
 	stores    = strings.Fields("dataset data datamodule corpus csv parquet example")
-	preparers = strings.Fields("preprocess preprocessing preprocessor tokenization")
+	preparers = strings.Fields("preprocess preprocessing preprocessor preproc prepro tokenization")
 	parts     = strings.Fields("batch input image img sample target label data mask token ids video audio frame feature feat adj edge graph pixel wav mel annotation")
 	owned     = strings.Fields("param parameter weight buffer grad")
 )
