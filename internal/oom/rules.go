@@ -110,7 +110,7 @@ func (t Traceback) spawning() bool {
 
 // askers are packages that ask trained models and train none, as far as a path goes.
 var askers = []string{"ase/", "rembg/", "easyocr/", "faster_whisper/", "whisperx/", "surya/", "marker/", "facexlib/", "gfpgan/", "iopaint/", "lama_cleaner/", "simple_lama", "insightface/", "llama_cpp/", "exllama", "outlines/",
-	"guidance/", "realesrgan/", "docling/", "magic_pdf/", "mineru/", "alphafold/", "sahi/", "esm/inference", "ctranslate2/", "xinference/", "tgi/", "text_generation_server/"}
+	"guidance/", "realesrgan/", "docling/", "magic_pdf/", "mineru/", "alphafold/", "sahi/", "esm/inference", "ctranslate2/", "xinference/", "text_generation_server/"}
 
 // mostly are packages whose models most people only ask: what calls them decides, where it is shown.
 var mostly = []string{"diffusers/", "whisper/", "segment_anything/", "sam2/", "TTS/", "demucs/", "kokoro/", "audiocraft/", "bark/", "tortoise/", "comfy/", "f5_tts/", "cosyvoice/", "esm/", "boltz/", "chai_lab/", "paddleocr/", "sentence_transformers/",
