@@ -100,6 +100,7 @@ var dialects = []dialect{
 	{name: "cublas-create", anchor: "cublas_status_not_initialized", guard: `(?i)cublasCreate`, device: "cuda", kind: Library},
 	{name: "cudnn-create", anchor: "cudnn_status_not_initialized", device: "cuda", kind: Library},
 	{name: "cudnn", anchor: "cudnn_status_alloc_failed", device: "cuda", kind: Library},
+	{name: "cudnn-algorithm", anchor: "unable to find a valid cudnn algorithm", device: "cuda", kind: Library}, // none whose workspace fits
 	{name: "cusolver", anchor: "cusolver_status_alloc_failed", device: "cuda", kind: Library},
 	{name: "nccl", anchor: "nccl", guard: `(?i)cuda failure (\d+ )?'?out of memory|failed to cuda (c|m)alloc`, device: "cuda", kind: Library, clauses: ncclClauses},
 	{name: "jax", anchor: "resource_exhausted", guard: `(?i)out of memory|allocate|hbm|attempting to reserve`, framework: "jax", kind: Device, clauses: xlaClauses},
@@ -113,6 +114,7 @@ var dialects = []dialect{
 	{name: "tensorflow-exhausted", anchor: "resourceexhaustederror", framework: "tensorflow", kind: Device, clauses: tensorflowClauses},
 	{name: "paddle", anchor: "out of memory error on gpu", framework: "paddle", device: "cuda", kind: Device, clauses: paddleClauses},
 	{name: "cupy", anchor: "cupy.cuda.memory.outofmemoryerror", framework: "cupy", device: "cuda", kind: Device, clauses: cupyClauses},
+	{name: "onnxruntime-arena", anchor: "bfcarena::allocaterawinternal", framework: "onnxruntime", kind: Device, clauses: []string{"smaller than requested bytes of {tried_bytes}"}},
 	{name: "onnxruntime", anchor: "failed to allocate memory for requested buffer", framework: "onnxruntime", kind: Device, clauses: onnxClauses},
 	{name: "ggml", anchor: "cudamalloc failed: out of memory", device: "cuda", kind: Device, clauses: ggmlClauses, leading: true},
 	{name: "vllm-cache", anchor: "no available memory for the cache blocks", framework: "pytorch", kind: Device},

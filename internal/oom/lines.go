@@ -23,6 +23,7 @@ const (
 	litMemory
 	litChained
 	litEngine
+	litGradient
 	litRaised
 	litException
 	litInterrupt
@@ -32,7 +33,7 @@ const (
 var structure = [litCount]string{
 	litTraceback: "traceback (most recent call last)", litFrameCode: "--> ", litFrameRich: "❱", litIter: "iter ",
 	litBar: "it/s", litBarSlow: "s/it", litBarTask: "task/s", litBarBegun: ", elapsed: 0s", litBarCut: "%|", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
-	litEngine: "autograd::engine", litRaised: "error", litException: "exception", litInterrupt: "interrupt",
+	litEngine: "autograd::engine", litGradient: "_backward_out_cuda", litRaised: "error", litException: "exception", litInterrupt: "interrupt",
 }
 
 // statusWords mark lines that may say what the program is doing.
@@ -341,7 +342,7 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 			}
 			s.code(string(m[1]))
 		}
-	case litEngine:
+	case litEngine, litGradient:
 		r.engine = true
 	case litRaised, litInterrupt, litException:
 		r.raised = s.raise(line, r.lines) || r.raised

@@ -30,7 +30,7 @@ load | /w/stable-diffusion-webui/modules/initialize.py load_model; /w/stable-dif
 forward | /w/stable-diffusion-webui/modules/textual_inversion/textual_inversion.py train_embedding: loss = shared.sd_model(x, c)[0] / gradient_step; CALL; . forward
 forward | /w/sd-scripts/train_network.py train: noise_pred = self.call_unet(args, accelerator, unet); CALL; accelerate/utils/operations.py forward; . forward
 init | /w/sd-scripts/train_network.py train: unet.to(accelerator.device, dtype=unet_weight_dtype); torch/nn/modules/module.py to; torch/nn/modules/module.py _apply
-forward | /w/sd-scripts/train_network.py train; /w/sd-scripts/library/train_util.py cache_latents: latents = vae.encode(img_tensors).latent_dist.sample(); diffusers/models/autoencoder_kl.py encode; CALL; . forward
+data | /w/sd-scripts/train_network.py train; /w/sd-scripts/library/train_util.py cache_latents: latents = vae.encode(img_tensors).latent_dist.sample(); diffusers/models/autoencoder_kl.py encode; CALL; . forward
 sample | . <module>: image = pipe(prompt).images[0]; torch/utils/_contextlib.py decorate_context; diffusers/pipelines/stable_diffusion_xl/pipeline_stable_diffusion_xl.py __call__: image = self.vae.decode(latents).sample; diffusers/models/autoencoder_kl.py decode; CALL; . forward
 init | . <module>: pipe = pipe.to("cuda"); diffusers/pipelines/pipeline_utils.py to: module.to(torch_device, torch_dtype); torch/nn/modules/module.py to; torch/nn/modules/module.py _apply
 sample | /w/text-generation-webui/modules/callbacks.py gentask; /w/text-generation-webui/modules/text_generation.py generate_with_callback: shared.model.generate(**kwargs); transformers/generation/utils.py generate; CALL; . forward

@@ -108,6 +108,8 @@ var vocabulary = map[kind]string{
 // What feeds a model, in words that are no kind: they say what is done only together with others, see feeding.
 var (
 	feeders   = strings.Fields("getitem collate collator prefetcher")
+	caching   = strings.Fields("cache caching precompute precache preencode") // of what a frozen part makes of the data, before training
+	cached    = strings.Fields("latent embedding embed feature text caption encoding")
 	stores    = strings.Fields("dataset data datamodule corpus csv parquet example")
 	preparers = strings.Fields("preprocess preprocessing preprocessor preproc prepro tokenization")
 	parts     = strings.Fields("batch input image img sample target label data mask token ids video audio frame feature feat adj edge graph pixel wav mel annotation")
@@ -201,7 +203,7 @@ func (n ident) any(words []string) bool {
 
 // feeding reports an identifier that reads or makes what a model is fed with.
 func (n ident) feeding() bool {
-	return n.any(feeders) || n.any(stores) && n.has(kLoad|kMake|kBuild) && !n.has(kModel|kFile|kForward|kLoss|kStep)
+	return n.any(feeders) || n.any(caching) && n.any(cached) || n.any(stores) && n.has(kLoad|kMake|kBuild) && !n.has(kModel|kFile|kForward|kLoss|kStep)
 }
 
 // first is the kind of the first word that is of one in k.
