@@ -23,7 +23,7 @@ import (
 
 const (
 	least  = 3   // reports that must have a word
-	most   = 400 // words in the table
+	most   = 800 // words in the table
 	ridge  = 5.0 // the weight of the squared weights
 	rounds = 400 // of gradient descent
 	parts  = 10
