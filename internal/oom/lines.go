@@ -114,7 +114,7 @@ var heldExpr = lazy(`\bFile(?:\s+"[^"]{0,400})?$|\bFile "[^"]{1,400}",(?: line(?
 
 // mayWrap is a quick look for such a line.
 func mayWrap(line []byte) bool {
-	if !bytes.Contains(line, []byte("File")) {
+	if bytes.IndexByte(line, 'F') < 0 || !bytes.Contains(line, []byte("File")) {
 		return false
 	}
 	i := bytes.LastIndex(line, []byte("File"))
@@ -237,7 +237,10 @@ func (r *Reader) handle(line []byte, seen int) {
 
 // plausible spares log lines that only name a source file ("train.py:123] …") the expression for calls.
 func plausible(line []byte, h hit) bool {
-	rest := bytes.TrimLeft(line[h.end:min(len(line), h.end+16)], "0123456789")
+	rest := line[h.end:min(len(line), h.end+16)]
+	for len(rest) > 0 && rest[0] >= '0' && rest[0] <= '9' {
+		rest = rest[1:]
+	}
 	return line[h.end-1] != ':' || line[h.end-2] == ':' || bytes.HasPrefix(rest, []byte(" in ")) || bytes.HasPrefix(rest, []byte(", in ")) ||
 		bytes.Equal(bytes.TrimSpace(rest), []byte(":")) || bytes.HasPrefix(rest, []byte(": ")) && bytes.HasSuffix(bytes.TrimSpace(line), []byte("Error"))
 }

@@ -156,7 +156,7 @@ func (r *Reader) endLine(counted bool) {
 	}
 	r.point()
 	r.wrap()
-	if bytes.Contains(r.line, []byte("Warning: ")) { // the line below it is no failure's
+	if bytes.IndexByte(r.line, 'W') >= 0 && bytes.Contains(r.line, []byte("Warning: ")) { // the line below it is no failure's
 		r.warned, r.above = true, r.above[:0]
 	} else if r.warned {
 		r.warned = false
