@@ -116,3 +116,64 @@ unknown | An update of the package did not solve the out of memory error.
 		}
 	}
 }
+
+// Reports that are a title, after "#" a sentence, and the message.
+func TestPhaseByPhrase(t *testing.T) {
+	for want, text := range cases(`
+eval | OOM after first epoch#Training runs for one epoch, then when computing the metrics on the val split it goes OOM.
+eval | CUDA out of memory#The model trains, but computing mAP on the validation images fails.
+eval | Memory keeps rising while the test set is processed
+eval | OOM in compute_metrics#I use the Trainer with predict_with_generate.
+eval | GPU memory#The first evaluation happens at step 500 and it is there that memory runs out.
+sample | Out of memory for high resolution input#When I upload a 4k picture in the gradio page, I get
+sample | memory error for a batch of 16 prompts#With batch 1 generation is fine.
+sample | CUDA OOM after a few requests to the API server
+sample | Can I run this on 8 GB?#python app.py opens, but after pressing Generate I get
+load | OOM#accelerate launch fails already while the weights are being loaded onto each GPU.
+load | 70B with 4 bit#It dies at "Loading checkpoint shards: 80%".
+load | GPU memory full before anything starts#load_in_8bit=True with device_map="auto" crashes when the model is loaded.
+init | OOM before training#The crash comes when the model is moved to the GPU.
+init | DDP#Wrapping the model in DistributedDataParallel gives out of memory.
+init | FSDP#It runs out of memory when wrapping the model with FSDP.
+init | vllm#The engine cannot be started since the KV cache does not fit, out of memory.
+init | deepspeed#deepspeed.initialize() runs out of memory
+backward | OOM#The forward pass needs 10 GB, then in backward it explodes and OOMs.
+backward | RuntimeError in loss.backward()
+backward | OOM during backpropagation
+backward | out of memory when computing gradients
+optimizer | OOM#First step works up to opt.step(), which raises the error.
+optimizer | Adam states#Memory runs out when Adam allocates its states.
+optimizer | OOM at gradient clipping
+save | crash#Training finishes and then it is killed while writing the checkpoint to disk.
+save | OOM#The out of memory error comes when merging the LoRA weights and saving.
+save | memory#state_dict() gathering on rank 0 runs out of memory.
+data | RAM#My RAM is full before the training starts because the whole dataset is read into memory and the process gets killed.
+data | killed#The process gets killed while building the vocabulary.
+data | Killed#Preprocessing of the 40 GB corpus gets killed.
+data | Memory leak in DataLoader#RAM grows with num_workers until the process is killed.
+compile | torch.compile#With mode max-autotune it runs out of memory while benchmarking kernels during compilation.
+compile | TensorRT#Building the engine with trtexec runs out of memory.
+compile | OOM in export to onnx
+forward | OOM#It crashes at the 3rd iteration of the first epoch.
+forward | OOM#Training crashes randomly after about 2000 steps with out of memory.
+forward | batch size#In the first training batch the forward pass fails with CUDA out of memory.
+forward | CUDA out of memory in the loss computation
+forward | OOM#self-attention with 8k tokens in training runs out of memory when computing the softmax.
+eval | OOM when doing linear probing evaluation
+eval | running lm_eval runs out of memory
+eval | MMLU benchmark OOM
+sample | RuntimeError: out of memory when rendering a video
+sample | SDXL needs more memory#txt2img at 1024 gives OOM
+sample | Whisper large#transcribing a podcast fails
+sample | colmap data#Rendering the test views: CUDA out of memory.
+eval | mAP#It runs out of memory when computing the mAP.
+forward | boxes#In training it runs out of memory when computing the IoU of the boxes in the first step.
+load | adapters#It runs out of memory when loading the optimizer states.
+`) {
+		text = strings.Replace(text, "#", "\n\n", 1)
+		l, err := Read(strings.NewReader("# " + text + "\n\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"))
+		if err != nil || l.Phase() != want {
+			t.Errorf("%s, want %s: %q; %v", l.Phase(), want, text, err)
+		}
+	}
+}

@@ -81,7 +81,7 @@ var (
 	// notExpr turns what goes well around.
 	notExpr = lazy(`(?i)(?:\bnot|n't|\bnever|\bno longer|\bcannot) (?:\w+ ){0,2}(?:fine|ok|okay|work\w*|success\w*|well)\b`)
 	// whenExpr are the words that a clause names a time or a place after.
-	whenExpr = lazy(`(?i)\b(?:during|when(?:ever)?|while|if|in(?:side)?|on(?:ce)?|at|upon|for|doing|running|with|calling|trying to|tries to|to|into|enters?|entering|attempt(?:ing|s) to|until|by|starts?|begins?|reach(?:es|ed|ing))\b`)
+	whenExpr = lazy(`(?i)\b(?:during|when(?:ever)?|while|if|because|in(?:side)?|on(?:ce)?|at|upon|for|doing|running|with|calling|trying to|tries to|to|into|enters?|entering|attempt(?:ing|s) to|until|by|starts?|begins?|reach(?:es|ed|ing))\b`)
 	// firstExpr is a clause's first word.
 	firstExpr = lazy(`^\W*\w+(?:\s|$)`)
 	// phraseExpr is what follows them, as far as it belongs there.
@@ -118,7 +118,7 @@ func told(text string) heard {
 // that a sentence names.
 var (
 	frameExpr = lazy(`\bline \d+, in |\.py:\d+|\d+/\d+ \[\d`)
-	callExpr  = lazy(`(\.\w+)\(\)`)
+	callExpr  = lazy(`(\.\w+|\b[a-z]+_\w+)\(\)`)
 	pathExpr  = lazy(`\x60[^\x60\n]{40,}(?:\x60|$)|https?:[!-~]+|[!-~]+/[!-~]+/[!-~]+|[!-~]+\.cc\b[!-~]*`)
 )
 
@@ -175,7 +175,7 @@ func sentenceSays(sentence string) heard {
 }
 
 // calledExpr is a call that a sentence names as what was being done: "when calling `model.cuda()`".
-var calledExpr = lazy("(?i)\\b(?:calls?|calling|called|caused by|due to|do(?:ing)?|run(?:ning)?|during|in|at|on|when|while|after|line)(?: the| to| just| i)*\\s+[`'\"*]*(?:[\\w., ]{1,40} = )?([\\w.\\[\\]()]*\\.?\\w+\\([^()\n]{0,80}\\))")
+var calledExpr = lazy("(?i)\\b(?:calls?|calling|called|caused by|due to|do(?:ing)?|run(?:ning)?|during|in|at|on|when|while|after|until|up to|reach(?:es|ing)?|line)(?: the| to| just| i)*\\s+[`'\"*]*(?:[\\w., ]{1,40} = )?([\\w.\\[\\]()]*\\.?\\w+\\([^()\n]{0,80}\\))")
 
 // called is what such a call shows. What is moved and not named is the model.
 func called(text string) sight {
@@ -255,7 +255,7 @@ var failing = []string{"memory", "memmory", "oom", "crash", "kill", "error", "fa
 	"显存", "内存", "报错", "错误", "杀", "崩", "爆", "溢出", "エラー", "メモリ", "speicher", "मेमोरी", "메모리", "moire", "memoria"}
 
 // startExpr is a program that does not come up.
-var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:start|launch|boot)|\bstart-?up\b|\b(?:starting|launching) (?:the |up )?(?:[\w-]+[ -])?(?:server|service|engine|api|webui|web ui|gui|app|application|program|container|sd|stable diffusion|a1111|automatic1111|forge|comfyui|invokeai|fooocus)\b`)
+var startExpr = lazy(`(?i)\b(?:not|fail\w*|unable|can't|cannot) (?:to )?(?:be )?(?:start|launch|boot)|\bstart-?up\b|\b(?:starting|launching) (?:the |up )?(?:[\w-]+[ -])?(?:server|service|engine|api|webui|web ui|gui|app|application|program|container|sd|stable diffusion|a1111|automatic1111|forge|comfyui|invokeai|fooocus)\b`)
 
 // idleExpr are words of a title that name nothing done: a setup that somebody has, an error that something generates.
 var idleExpr = lazy(`(?i)\bsetup\b|\bafter (?:the )?(?:sav|load|restor)\w*.*$|(?:gradient|activation)[ -]checkpointing|\btrain\w*/(?:test|eval|valid|infer)\w*|\bresum\w* (?:the )?(?:train|fine)\w*|\bgenerat(?:es?|ed|ing) (?:an? |the )?(?:\w+ ){0,2}(?:error|oom\b|out of memory)`)
@@ -268,8 +268,6 @@ var (
 	feedsExpr = lazy(`(?i)\bpre-? ?pro(?:c\w*)?\b|\btokeniz(?:ing|ation)\b|\bdata(?:set)? (?:loading|preparation|preparing|creation|creating|generation|generating|building|conversion|processing)|\b(?:load|read|creat|build|process|prepar)ing (?:\w+ ){0,3}data(?:set)?s?\b`)
 	// outputExpr is output for its own sake, in words that code has for other things.
 	outputExpr = lazy(`(?i)\bfeature[ _]extraction\b|\bextract\w*[ _](?:\w+[ _]){0,2}(?:features?|embeddings?|vectors?|tokens?|latents?|frames?)\b|\b(?:creat|mak|comput|calculat|generat|get|obtain|produc)\w* (?:\w+ ){0,3}(?:embeddings|descriptors|similarit\w+)\b|\b(?:for|with) (?:\w+ ){0,2}embeddings\b|\bencod(?:e|ing) (?:\w+ ){0,4}(?:to|into|as) (?:tensors?|vectors?|embeddings?)|\b(?:extract|export|visuali[sz]|reconstruct|sav|writ|generat)\w*[ _](?:the |an? |my )?(?:\w+[ _]){0,2}(?:mesh(?:es)?|point[ _]?clouds?|videos?|depth|textures?)\b|\bmesh (?:extraction|reconstruction|generation)\b|\bstreaming (?:an? |the )?(?:response|answer|output|reply)|\bduring streaming\b|^\W*(?:doing |performing |running |applying )?(?:the |an? )?(?:recognition|super-?resolution|diari[sz]ation|colori[sz]ation|transcription|upscaling|upsampling|inpainting|source separation)\b`)
-	// updatesExpr is what an optimizer does, in people's words.
-	updatesExpr = lazy(`(?i)\bupdat(?:e|es|ing|ed)(?: of)? (?:the |my |its |all )*(?:\w+ )?(?:weights?|param\w*)\b|\b(?:weights?|param(?:eter)?s?|sgd|adam\w*|optimi[sz]er)(?: (?:are|is|were|being|get))? updat(?:e|es|ed|ing)\b`)
 	// resumesExpr is loading what an earlier run left.
 	resumesExpr = lazy(`(?i)\bresum\w* (?:the )?(?:train|fine)\w*(?: \w+){0,2} from\b`)
 	// savesExpr is what else saving is called.
@@ -294,12 +292,13 @@ func named(title string, except kind) sight {
 	switch {
 	case feedsExpr().MatchString(title):
 		return sight{doing: Data}
-	case updatesExpr().MatchString(title):
-		return sight{doing: Optimizer}
 	case savesExpr().MatchString(title):
 		return sight{doing: Save}
 	case outputExpr().MatchString(title):
 		return sight{purpose: Sample}
+	}
+	if s := phrased(title); s != (sight{}) {
+		return s
 	}
 	n := read(title)
 	n.kind &^= except

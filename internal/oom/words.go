@@ -64,7 +64,7 @@ var vocabulary = map[kind]string{
 	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize recognize ocr align diarization separate separation summarize simulate save track tracking forecast preview plot draw visualise viz animate fold matting relax register",
 	kEpoch:    "epoch",
 	kForward:  "forward",
-	kBackward: "backward backprop vjp",
+	kBackward: "backward backprop vjp backprop*",
 	kLoss:     "loss losses criterion lossfun lossfn lossfunc",
 	kGrad:     "grad gradient",
 	kStep:     "step update unscale",
