@@ -57,6 +57,7 @@ type walk struct {
 	without bool  // some call was
 	started bool  // the call before was what starts an installed program
 	served  bool  // the program is one that only samples
+	trained bool  // one of the calls trains
 	names   Phase // by the names in the user's source lines
 	loss    bool  // a loss was computed: nobody does who only samples
 }
@@ -341,8 +342,8 @@ func (w *walk) why(n, subject ident, function bool) {
 		w.purpose == Sample && w.library && slices.Equal(n.words, []string{"eval"}): // of the model, as llama.cpp calls it
 		return
 	}
-	w.purpose = purpose
-	if function && (purpose == Forward || purpose == Sample && !w.library) {
+	w.purpose, w.trained = purpose, w.trained || purpose == Forward
+	if function && (purpose == Forward || purpose == Sample && !w.library && !w.trained) {
 		w.names = ""
 	}
 	if function && !w.firm && (w.doing == Init || w.doing == Load || w.doing == Optimizer) {

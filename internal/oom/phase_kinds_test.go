@@ -36,6 +36,53 @@ optimizer | train.py train; /w/scene/cloud.py densify: self.optimizer.state[grou
 optimizer | train.py train; /w/opt/mine.py go: exp_avg.mul_(beta1).add_(grad)
 sample | test.py <module>: pred = ligand.dock(pocket); /w/ligand/run.py dock: out = model(x); CALL; . forward
 sample | test.py <module>: turns = pipe.diarize(wav); /w/pipe.py diarize: out = model(x); CALL; . forward
+forward | /w/train.py main: trainer.fit(); /w/core/trainer.py fit: self.run_iter(batch); /w/core/trainer.py run_iter: out = self.arch(batch); CALL; . forward
+eval | /w/train.py main: trainer.fit(); /w/core/trainer.py fit: self.inference(val_loader); /w/core/trainer.py inference: out = self.arch(batch); CALL; . forward
+sample | /w/render.py <module>: render_sets(dataset); /w/render.py render_set: rendering = render(view, gaussians, pipe)["render"]
+eval | /w/train.py <module>: training(args); /w/train.py training_report: image = renderFunc(viewpoint, scene.gaussians)
+forward | /w/train.py <module>: training(args); /w/train.py training: render_pkg = render(viewpoint_cam, gaussians, pipe, bg); /w/gaussian_renderer/__init__.py render: rendered_image, radii = rasterizer(
+backward | /w/train.py training: loss.backward(); torch/_tensor.py backward; torch/autograd/function.py apply: return user_fn(self, *args); diff_gaussian_rasterization/__init__.py backward
+optimizer | /w/train.py training: gaussians.optimizer.step()
+data | /w/train.py training: scene = Scene(dataset, gaussians); /w/scene/__init__.py __init__: self.train_cameras[r] = cameraList_from_camInfos(scene_info.train_cameras, r, args); /w/utils/camera_utils.py loadCam: image=gt_image; /w/scene/cameras.py __init__: self.original_image = image.clamp(0.0, 1.0).to(self.data_device)
+sample | /w/sample.py main: samples = diffusion.p_sample_loop(model.forward, z.shape, z); /w/diffusion/gaussian_diffusion.py p_sample_loop; /w/diffusion/gaussian_diffusion.py p_mean_variance: model_output = model(x, t); CALL; . forward
+forward | /w/train.py main: loss_dict = diffusion.training_losses(model, x, t); /w/diffusion/gaussian_diffusion.py training_losses: model_output = model(x_t, t); CALL; . forward
+eval | /w/main.py main: test_stats, coco_evaluator = evaluate(model, criterion, postprocessors); /w/engine.py evaluate: outputs = model(samples); CALL; . forward
+forward | /w/main.py main: train_stats = train_one_epoch(model, criterion); /w/engine.py train_one_epoch: outputs = model(samples); CALL; . forward
+eval | /w/run_glue.py main: metrics = trainer.evaluate(eval_dataset=eval_dataset); transformers/trainer.py evaluate; transformers/trainer.py evaluation_loop: all_preds = nested_concat(all_preds, logits)
+save | /w/train_mem.py train: safe_save_model_for_hf_trainer(trainer=trainer); /w/train.py safe_save_model_for_hf_trainer: state_dict = trainer.model.state_dict()
+save | transformers/trainer.py _save_checkpoint; transformers/trainer.py save_model: state_dict = self.accelerator.get_state_dict(self.deepspeed); accelerate/accelerator.py get_state_dict; deepspeed/runtime/engine.py _zero3_consolidated_16bit_state_dict
+load | transformers/trainer.py train; transformers/trainer.py _load_from_checkpoint; transformers/trainer.py _load_optimizer_and_scheduler: torch.load(os.path.join(checkpoint, OPTIMIZER_NAME))
+load | transformers/trainer.py _inner_training_loop: deepspeed_load_checkpoint(self.model_wrapped, resume_from_checkpoint); deepspeed/runtime/engine.py load_checkpoint
+init | transformers/trainer.py _inner_training_loop: self.model, self.optimizer = self.accelerator.prepare(self.model, self.optimizer); accelerate/accelerator.py _prepare_deepspeed; deepspeed/__init__.py initialize; deepspeed/runtime/zero/stage3.py __init__
+init | deepspeed/runtime/engine.py __init__: self._configure_optimizer(optimizer, model_parameters); deepspeed/runtime/engine.py _configure_zero_optimizer; deepspeed/runtime/zero/stage_1_and_2.py __init__: self.single_partition_of_fp32_groups.append(
+optimizer | deepspeed/runtime/engine.py step: self._take_model_step(lr_kwargs); deepspeed/runtime/engine.py _take_model_step; deepspeed/runtime/zero/stage_1_and_2.py step; deepspeed/runtime/zero/stage_1_and_2.py _optimizer_step
+backward | deepspeed/runtime/engine.py backward: self.optimizer.backward(loss, retain_graph=retain_graph); deepspeed/runtime/zero/stage3.py backward; deepspeed/runtime/fp16/loss_scaler.py backward: scaled_loss.backward()
+sample | trl/trainer/grpo_trainer.py compute_loss; trl/trainer/grpo_trainer.py _generate_and_score_completions: prompt_completion_ids = unwrapped_model.generate(prompt_ids); transformers/generation/utils.py generate; CALL; . forward
+forward | trl/trainer/grpo_trainer.py compute_loss; trl/trainer/grpo_trainer.py _get_per_token_logps: logits = model(input_ids=input_ids).logits; CALL; . forward
+forward | trl/trainer/dpo_trainer.py get_batch_loss_metrics: forward_output = self.concatenated_forward(model, batch); trl/trainer/dpo_trainer.py concatenated_forward; CALL; . forward
+forward | /w/main_ppo.py train: trainer.fit(); verl/trainer/ppo/ray_trainer.py fit: actor_output = self.actor_rollout_wg.update_actor(batch); verl/workers/actor/dp_actor.py update_policy: entropy, log_prob = self._forward_micro_batch(data); CALL; . forward
+sample | /w/inference_realesrgan.py main: output, _ = upsampler.enhance(img, outscale=4); realesrgan/utils.py enhance; realesrgan/utils.py process: self.output = self.model(self.img); CALL; . forward
+eval | basicsr/train.py train_pipeline: model.validation(val_loader, current_iter, tb_logger); basicsr/models/sr_model.py nondist_validation: self.test(); basicsr/models/sr_model.py test: self.output = self.net_g(self.lq); CALL; . forward
+forward | basicsr/train.py train_pipeline: model.optimize_parameters(current_iter); basicsr/models/sr_model.py optimize_parameters: self.output = self.net_g(self.lq); CALL; . forward
+backward | /w/train.py main: model.optimize_parameters(); /w/models/cut_model.py optimize_parameters: self.loss_G.backward(); torch/_tensor.py backward
+eval | ultralytics/engine/trainer.py _do_train: self.metrics, self.fitness = self.validate(); ultralytics/engine/trainer.py validate: metrics = self.validator(self); ultralytics/engine/validator.py __call__: preds = model(batch["img"]); CALL; . forward
+sample | ultralytics/engine/model.py predict; ultralytics/engine/predictor.py stream_inference: preds = self.inference(im); CALL; . forward
+forward | ultralytics/engine/trainer.py _do_train: self.loss, self.loss_items = self.model(batch); CALL; ultralytics/nn/tasks.py loss; ultralytics/utils/loss.py __call__: _, target_bboxes = self.assigner(; ultralytics/utils/tal.py get_box_metrics
+compile | ultralytics/engine/model.py export; ultralytics/engine/exporter.py export_engine; ultralytics/engine/exporter.py export_onnx: torch.onnx.export(
+sample | nnunetv2/inference/predict_from_raw_data.py predict_from_files; nnunetv2/inference/predict_from_raw_data.py predict_sliding_window_return_logits; CALL; . forward
+eval | nnunetv2/run/run_training.py run_training: nnunet_trainer.perform_actual_validation(export); nnunetv2/training/nnUNetTrainer/nnUNetTrainer.py perform_actual_validation: prediction = predictor.predict_sliding_window_return_logits(data)
+forward | nnunetv2/run/run_training.py run_training: nnunet_trainer.run_training(); nnunetv2/training/nnUNetTrainer/nnUNetTrainer.py train_step: output = self.network(data); CALL; . forward
+load | /w/launch.py main: start(); /w/modules/sd_models.py reload_model_weights; /w/modules/sd_models.py send_model_to_device: m.to(shared.device)
+sample | /w/server.py generate: out = pipe(prompt); fastapi/routing.py app; CALL; . forward
+init | vllm/engine/llm_engine.py __init__: self._initialize_kv_caches(); vllm/engine/llm_engine.py _initialize_kv_caches; vllm/worker/worker.py determine_num_available_blocks: self.model_runner.profile_run(); CALL; . forward
+load | sglang/srt/managers/scheduler.py run_scheduler_process; sglang/srt/model_executor/model_runner.py load_model; sglang/srt/model_loader/loader.py load_model
+sample | sglang/srt/managers/scheduler.py event_loop_overlap; sglang/srt/model_executor/model_runner.py forward_extend: return self.model.forward(; CALL; . forward
+data | /w/train.py main: ds = load_dataset("json", data_files=p); datasets/load.py load_dataset; datasets/arrow_dataset.py map
+data | /w/train.py main: X = np.array([img_to_array(load_img(p)) for p in paths])
+forward | torch_geometric/nn/conv/message_passing.py propagate; /w/gnn.py message: return x_j * e
+init | /w/main.py main: model = Net(cfg).to(device); /w/net.py __init__: self.emb = nn.Embedding(n, d); torch/nn/modules/sparse.py __init__
+eval | /w/main.py main: acc = test(); /w/main.py test: out = model(data.x, data.adj_t); CALL; . forward
+sample | /w/extract.py main: feats = extract_features(model, loader); /w/extract.py extract_features: f = model(x.cuda()); CALL; . forward
 eval | test.py <module>: run(cfg); /w/run.py run: out = model(x); CALL; . forward
 `) {
 		if got := calls(text).Phase(); got != want {
@@ -166,6 +213,51 @@ sample | RuntimeError: out of memory when rendering a video
 sample | SDXL needs more memory#txt2img at 1024 gives OOM
 sample | Whisper large#transcribing a podcast fails
 sample | colmap data#Rendering the test views: CUDA out of memory.
+eval | OOM on test set#I trained with 4 GB but testing needs more than 24.
+eval | Eval OOM#With eval_strategy="steps" the run fails at the first eval, without it all is fine.
+eval | out of memory when calculating perplexity
+eval | Memory explodes in validation_step
+eval | CUDA OOM at the end of the epoch#bs=2
+sample | CUDA out of memory while running the demo notebook
+sample | Batch inference OOM#Same for single images.
+sample | How much VRAM is needed for inference?#I get this on a 12GB card.
+sample | Out of memory on long prompts
+sample | Video generation OOM on 4090
+sample | OOM with 720p video#generate.py --size 1280*720 crashes
+sample | CUDA error after several chat turns#It grows with each answer and then runs out of memory.
+sample | Can't run on Colab#Cell "Run inference" ends with the error.
+load | Can't load model on 2x3090#Tensor parallel does not help.
+load | loading fails#from_pretrained(..., torch_dtype=torch.float16) kills the kernel.
+load | OOM with resume#When I pass --resume, GPU 0 takes double memory and crashes.
+load | out of RAM#My 16 GB RAM are not enough to load the checkpoint, the process is killed.
+load | convert checkpoints#The script is killed while reading the pytorch_model.bin.
+init | OOM at model.cuda()
+init | multi gpu#All ranks allocate on GPU 0 at start and it runs out of memory at init_process_group.
+init | CUDA OOM on server startup
+init | KV cache#ValueError: no memory for the cache blocks; it happens at initialization.
+backward | OOM in loss.backward() only with 2 GPUs
+backward | memory#Forward takes 5GB. Calling backward raises the error.
+backward | double backward#Gradient penalty computation runs out of memory in autograd.grad.
+optimizer | AdamW OOM#After the first backward, optimizer.step() fails.
+optimizer | SGD works, Adam does not#The error arises in the first optimizer step.
+save | OOM on save_model#Trainer finished.
+save | CPU RAM#torch.save(model.state_dict()) gets killed.
+save | FSDP full state dict OOM
+data | process killed#While loading the csv with pandas the process gets killed.
+data | MemoryError#It is raised when the images are converted into one numpy array.
+data | RAM usage explodes in tokenization
+data | DataLoader worker killed#num_workers=8
+compile | torch.compile OOM#Without compile it trains.
+compile | AOT compile OOM
+compile | convert to tensorrt killed
+forward | OOM in attention#Training with 4k tokens, the error is in the attention layer.
+forward | OOM in first step of training
+forward | CUDA out of memory at iteration 0
+forward | crash at step 1200#Loss was fine till then, then CUDA OOM.
+forward | training crashes after 2 epochs
+forward | OOM in the middle of an epoch
+unknown | How to reduce memory?#I train on a 2080.
+unknown | Multi GPU#Why is GPU 0 full?
 eval | mAP#It runs out of memory when computing the mAP.
 forward | boxes#In training it runs out of memory when computing the IoU of the boxes in the first step.
 load | adapters#It runs out of memory when loading the optimizer states.

@@ -87,7 +87,7 @@ var (
 	// phraseExpr is what follows them, as far as it belongs there.
 	phraseExpr = lazy(`^(?:[^\w.\n]+[\w.]+){1,5}`)
 	// duringExpr is training under way; when training, or starting it, fails may be before its first step.
-	duringExpr = lazy(`(?i)\b(?:during|while|in the (?:middle|process) of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?tra(?:in|n)(?:n?ing|s|ed)?(?:\s|[,;:!?)]|$)|\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:~ ?)?(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b|\bin training(?:[\s,;:!?)]*$|\s+(?:loop|step|process|phase|stage)\b)|\b(?:starting|during|in|at|within)(?: the| an?| first| second| third| last| random| middle of)* (?:\w+ )?epoch\b|\b(?:beginning|start|middle) of (?:the |a |an |each |every )?(?:\w+ )?epoch\b|\bafter (?:about |around |~ ?)?[\d.]+ ?(?:%|percent|minutes?|hours?|h|days?) (?:of )?(?:the )?train|\bwith (?:training|more|increasing) (?:step|iteration)s|训练(?:时|的时候|过程|中|到)|学習中`)
+	duringExpr = lazy(`(?i)\b(?:during|while|in the (?:middle|process) of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?tra(?:in|n)(?:n?ing|s|ed)?(?:\s|[,;:!?)]|$)|\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:~ ?)?(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b|\bat (?:the )?(?:training |global )?(?:iteration|iter|step|epoch) #?\d|\b(?:in|on) (?:iteration|iter|epoch) #?\d|\bin training(?:[\s,;:!?)]*$|\s+(?:loop|step|process|phase|stage)\b)|\b(?:starting|during|in|at|within)(?: the| an?| first| second| third| last| random| middle of)* (?:\w+ )?epoch\b|\b(?:beginning|start|middle) of (?:the |a |an |each |every )?(?:\w+ )?epoch\b|\bafter (?:about |around |~ ?)?[\d.]+ ?(?:%|percent|minutes?|hours?|h|days?) (?:of )?(?:the )?train|\bwith (?:training|more|increasing) (?:step|iteration)s|训练(?:时|的时候|过程|中|到)|学習中`)
 	// epochEndExpr is the end of an epoch, where programs evaluate.
 	epochEndExpr = lazy(`(?i)\bend(?:s|ing)? of (?:the |an? |each |every |one |my )?(?:\w+ )?epoch\b|\bepoch (?:is |was |has |had |gets )?(?:ends|ended|finish\w*|complet\w*|done|over)\b|\bafter (?:finishing|completing) (?:the |an? |each |one )?(?:\w+ )?epoch\b|epoch ?(?:结束|跑完|训练完)|轮(?:训练)?结束|エポック(?:の)?終`)
 	// endsExpr ends a sentence, and joinsExpr a clause of it.
@@ -175,7 +175,7 @@ func sentenceSays(sentence string) heard {
 }
 
 // calledExpr is a call that a sentence names as what was being done: "when calling `model.cuda()`".
-var calledExpr = lazy("(?i)\\b(?:calls?|calling|called|caused by|due to|do(?:ing)?|run(?:ning)?|during|in|at|on|when|while|after|until|up to|reach(?:es|ing)?|line)(?: the| to| just| i)*\\s+[`'\"*]*(?:[\\w., ]{1,40} = )?([\\w.\\[\\]()]*\\.?\\w+\\([^()\n]{0,80}\\))")
+var calledExpr = lazy("(?i)(?:^\\W*|\\b(?:calls?|calling|called|caused by|due to|do(?:ing)?|run(?:ning)?|during|in|at|on|when|while|after|until|up to|reach(?:es|ing)?|line)(?: the| to| just| i)*\\s+)[`'\"*]*(?:[\\w., ]{1,40} = )?([\\w.\\[\\]()]*\\.?\\w+\\([^()\n]{0,80}(?:\\([^()\n]{0,80}\\)[^()\n]{0,80})?\\))")
 
 // called is what such a call shows. What is moved and not named is the model.
 func called(text string) sight {

@@ -95,7 +95,7 @@ var vocabulary = map[kind]string{
 	kWrapper:  "wrapper fn",
 	kClosure:  "closure",
 	kServe:    "gradio fastapi uvicorn flask streamlit starlette aiohttp celery cog langchain vllm sglang lmdeploy comfy webui invokeai fooocus koboldai",
-	kPage:     "app api cli",
+	kPage:     "app api cli render",
 	kTorch:    "torch th",
 	kCompute: "softmax matmul bmm mm addmm baddbmm einsum conv linear relu gelu silu sigmoid tanh cat concat concatenate stack norm layernorm batchnorm groupnorm attention attn dropout embedding interpolate pad gather scatter " +
 		"repeat expand transpose permute contiguous reshape cumsum cdist exp mul normalize activation pool proj mlp ffn head layer block fc entropy",
@@ -203,7 +203,8 @@ func (n ident) any(words []string) bool {
 
 // feeding reports an identifier that reads or makes what a model is fed with.
 func (n ident) feeding() bool {
-	return n.any(feeders) || n.any(caching) && n.any(cached) || n.any(stores) && n.has(kLoad|kMake|kBuild) && !n.has(kModel|kFile|kForward|kLoss|kStep)
+	return n.any(feeders) || n.any(caching) && n.any(cached) || n.has(kLoad) && n.has(kOne) && !n.has(kModel|kFile|kSample|kTarget) ||
+		n.any(stores) && n.has(kLoad|kMake|kBuild) && !n.has(kModel|kFile|kForward|kLoss|kStep)
 }
 
 // first is the kind of the first word that is of one in k.
