@@ -53,7 +53,7 @@ var (
 	tensorflowClauses = []string{
 		"shape[{shape}] and type {dtype}", "of shape [{shape}] and type {dtype}", "device:GPU:{gpu} by",
 		"ran out of memory trying to allocate {tried}", "failed to allocate {approximate} ({tried}) from device",
-		"failed to allocate {tried} from device",
+		"failed to allocate {tried} from device", "ran out of GPU memory when allocating {tried}",
 	}
 	numpyClauses  = []string{"unable to allocate {tried} for an array with shape ({shape}) and data type {dtype}"}
 	cupyClauses   = []string{"out of memory allocating {tried}", "(allocated so far: {allocated}", "limit set to: {limit}"}
@@ -104,6 +104,7 @@ var dialects = []dialect{
 	{name: "cusolver", anchor: "cusolver_status_alloc_failed", device: "cuda", kind: Library},
 	{name: "nccl", anchor: "nccl", guard: `(?i)cuda failure (\d+ )?'?out of memory|failed to cuda (c|m)alloc`, device: "cuda", kind: Library, clauses: ncclClauses},
 	{name: "jax", anchor: "resource_exhausted", guard: `(?i)out of memory|allocate|hbm|attempting to reserve`, framework: "jax", kind: Device, clauses: xlaClauses},
+	{name: "jax-request", anchor: "resource exhausted: failed to allocate", framework: "jax", kind: Device, clauses: xlaClauses},
 	{name: "jax-old", anchor: "resource exhausted: out", guard: `(?i)resource exhausted: out\s+of\s+memory`, framework: "jax", kind: Device, clauses: xlaClauses},
 	{name: "xla-buffers", anchor: "operator: op_name=", guard: `(?i)xla label:`, kind: Device},
 	{name: "xla-buffers-typed", anchor: "operator: op_type=", guard: `(?i)xla label:`, kind: Device},
