@@ -37,7 +37,7 @@ var structure = [litCount]string{
 }
 
 // statusWords mark lines that may say what the program is doing.
-var statusWords = []string{"eval", "valid", "val:", "val ", "[val", "[train", "loss", "epoch(", "test", "loading", "generating", "sampling", "transcribing", "predicting", "compiling", "training", "decoding", "capturing", "exporting", "saving", "initializing", "running ", "start", "begin", "epoch", "_loop"}
+var statusWords = []string{"eval", "valid", "val:", "val ", "[val", "[train", "upscaling", "rendering", "denoising", "restoring", "merging", "moving ", "building model", "creating model", "processing ", "performing", "train:", "loss", "epoch(", "test", "loading", "generating", "sampling", "transcribing", "predicting", "compiling", "training", "decoding", "capturing", "exporting", "saving", "initializing", "running ", "start", "begin", "epoch", "_loop"}
 
 // lexicon is the scanner and what its literals stand for.
 type lexicon struct {

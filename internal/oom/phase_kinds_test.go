@@ -94,6 +94,56 @@ eval | test.py <module>: run(cfg); /w/run.py run: out = model(x); CALL; . forwar
 // Lines that programs print while they work, above the failure. "#" stands for the end of a line, "!" for the message being among them.
 func TestPhaseByKindOfLine(t *testing.T) {
 	for want, text := range cases(`
+eval | Epoch 1/3#Train: 100%|█████| 500/500 [10:00<00:00,  1.2it/s]#Val:   0%|          | 0/100 [00:00<?, ?it/s]
+eval | Train loss 0.31#Computing validation loss...
+eval | Begin validation
+eval | --- evaluating model on dev set ---
+eval | >>> Running eval on 500 samples
+eval | [2024-01-02 10:00:00] INFO Evaluating checkpoint step 100
+eval | ==> Testing epoch 3
+eval | Val Epoch: 3 [0/100]
+eval | Test: [  0/98]  Time 3.2
+eval | Performing validation
+eval | Calculating metrics on the test split...
+eval | Validation sanity check: 0it [00:00, ?it/s]
+eval | INFO:lm_eval: Running loglikelihood requests
+eval | Running loglikelihood requests:   0%|          | 0/40145 [00:00<?, ?it/s]
+eval | INFO - Start validation epoch 3
+forward | INFO - Train epoch 3
+forward | Training: 0it [00:00, ?it/s]
+forward | global_step 10 loss 3.2
+forward | step: 100, loss: 2.31, lr: 1e-4
+forward | Iter 100 | Train Loss 2.3
+forward | Train: [0/90][10/2502] eta 1:00:00 lr 0.0001 loss 6.9
+forward | { 'loss': 2.3 }#Starting training loop
+forward | [Epoch 0/200] [Batch 1/938] [D loss: 0.69] [G loss: 0.7]
+forward | epoch: 1 | step: 10 | loss: 0.4
+sample | Rendering:  10%|█         | 1/10 [00:02<00:20,  2.31s/it]
+sample | Generating image 1 of 4
+sample | Running inference on input.mp4
+sample | Processing image 3/10
+sample | Upscaling frame 1/200
+sample | Denoising:  10%|█         | 1/10 [00:02<00:20,  2.31s/it]
+sample | INFO:     127.0.0.1:5555 - "POST /v1/chat/completions HTTP/1.1" 200 OK
+sample | Running on local URL:  http://127.0.0.1:7860
+sample | Extracting features:  10%|█         | 1/10 [00:02<00:20,  2.31s/it]
+sample | Embedding documents:  10%|█         | 1/10 [00:02<00:20,  2.31s/it]
+load | Loading model from /w/models/x.gguf
+load | Loading checkpoint shards:  50%|█████     | 1/2 [00:30<00:30, 30.0s/it]
+load | Resuming from checkpoint runs/last.pt
+load | loading pretrained weights from vgg.pth
+load | Restoring parameters from /w/model.ckpt-1000
+load | Fetching 13 files: 100%|█████| 13/13#Loading weights...
+init | Building model...
+init | Initializing model
+init | Creating model: swin_base
+init | Moving model to cuda
+init | Capturing CUDA graph shapes:  10%|█         | 3/35
+data | Tokenizing dataset (num_proc=4):  10%|█         | 3/35 [00:30<00:30, 30.0s/it]
+save | Merging LoRA weights into base model...
+compile | Exporting to ONNX...
+compile | Compiling kernels...
+unknown | Train: 100%|█████| 500/500 [10:00<00:00,  1.2it/s]
 eval | [VAL] ====> Iter: 200
 eval | [Validation] iter 0
 eval | [TRAIN] Iter: 0 Loss: 0.2 PSNR: 6.2#[VAL] =====> Iter: 0

@@ -13,6 +13,7 @@ type phrase struct {
 var phrases = []phrase{
 	{lazy(`(?i)\b(?:mov|send|transfer|put|plac)\w* (?:the |my |this |whole |entire )*(?:\w+ )?(?:model|network|net|weights|unet|vae|encoder|transformer) (?:\w+ ){0,2}(?:to|on|onto|into)\b|\b(?:model|network|net|unet|vae) (?:is|was|gets|being) (?:moved|sent|transferred|put|placed)\b`), sight{doing: Init}, kLoad},
 	{lazy(`(?i)\bread(?:s|ing)? (?:the |my |an? )?(?:\S+\.(?:bin|pth?|ckpt|safetensors|gguf)\b|(?:\w+ )?weights\b|(?:\w+ )?checkpoints?\b)`), sight{doing: Load}, 0},
+	{lazy(`(?i)\b(?:build|creat|construct|instantiat)(?:e|es|ing|ed)? (?:the |an? |my )*(?:\w+ )?(?:model|network|unet)\b`), sight{doing: Init}, kLoad | kData | kDataset},
 	{lazy(`(?i)\bwrap\w* (?:\w+ ){0,3}(?:in|with|into|by|as) (?:\w+ )?(?:ddp|fsdp|\w*dataparallel|\w*data_parallel|deepspeed)\b`), sight{doing: Init}, 0},
 	{lazy(`(?i)\b(?:reserv|allocat|initiali[sz]|creat|profil)\w* (?:\w+ ){0,3}kv[ -_]?cache\b|\bkv[ -_]?cache (?:alloc|init|creat|reserv|does not fit|doesn't fit|is too large)\w*`), sight{doing: Init}, 0},
 	{lazy(`(?i)(?i)\bupdat(?:e|es|ing|ed)(?: of)? (?:the |my |its |all )*(?:\w+ )?(?:weights?|param\w*)\b|\b(?:weights?|param(?:eter)?s?|sgd|adam\w*|optimi[sz]er)(?: (?:are|is|were|being|get))? updat(?:e|es|ed|ing)\b|\bgradient clipping\b|\bclip\w* (?:the )?(?:gradients?|grad norm)\b|\b(?:optimi[sz]er|adam\w*)(?:'s)? (?:\w+ )?(?:states?|moments?|momentum|buffers?)\b|\badam\w* (?:allocat|creat)\w*`), sight{doing: Optimizer}, kLoad | kSave},

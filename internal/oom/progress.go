@@ -1,6 +1,7 @@
 package oom
 
 import (
+	"cmp"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -16,13 +17,13 @@ var (
 	barExpr  = lazy(`(\d+)/(\d+) \[[\d:]+<[\d:?]+, *([\d.]+)?(s/it|it/s)?`)
 	// labelExpr is a bar under way and the name before it; taskExpr is mmcv's and YOLO's, which only evaluation draws, and rowExpr
 	// YOLO's of training.
-	labelExpr    = lazy(`^[\s|]*[^%|]{0,80}?\b\d{1,2}%`)
+	labelExpr    = lazy(`^[\s|]*[^%|]{0,80}?\b(?:\d{1,2}%|0it \[)`)
 	namelessExpr = lazy(`(?:^|[\s,])\d{1,2}%\|[^|]*\| *\d+/\d+ \[`)
 	fullExpr     = lazy(`(?i)^[^%|]{0,20}\bloading [^%|]{0,60}\b100%`)
 	taskExpr     = lazy(`\[>* +\] \d+/\d+, (?:[\d.]+ task/s|elapsed: 0s)|\bmAP\S*\s*:\s*\d{1,2}%`)
 	rowExpr      = lazy(`^\s*\d+/\d+\s+[\d.]+G\s`)
 	// statusExpr is a line that begins with what the program is about to do, or an epoch's.
-	statusExpr = lazy(`(?i)^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|decoding|capturing|exporting|saving|initializing|transcribing|predicting|(?:running|starting|start|begin) (?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|\b(capturing )[^\n]{0,40}graphs?\b|^\W*((?:eval|val|test)\w*)\b[^\n]{0,30}\d+/\d+|^\W*\[((?:eval|val|test|train)\w*)\]|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(epoch\((?:train|val|test)\))|\b(?:iter(?:ation)?|step|batch)\W{0,4}\d+[^\n]{0,60}\b((?:\w+[ _])?loss)|\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
+	statusExpr = lazy(`(?i)^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|decoding|capturing|exporting|saving|initializing|transcribing|predicting|upscaling|rendering|denoising|restoring|merging|moving|(?:building|creating) (?:the )?model|processing (?:image|video|frame|audio|page|prompt)|(?:running|starting|start|begin|performing|doing|computing|calculating) (?:the )?(?:metrics? on the )?(?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|\b(capturing )[^\n]{0,40}graphs?\b|^\W*((?:eval|val|test|train)\w*)\b[^\n]{0,30}\d+/\d+|^\W*\[((?:eval|val|test|train)\w*)\]|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(epoch\((?:train|val|test)\))|(?:\b|_)(?:iter(?:ation)?|step|batch)\W{0,4}\d+[^\n]{0,60}\b((?:\w+[ _])?loss)|\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
 	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
 	memoryExpr = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )
@@ -59,7 +60,12 @@ func (p *Progress) sight() sight {
 // status takes a line that may say what is going on.
 func (p *Progress) status(line string) {
 	if m := statusExpr().FindStringSubmatch(line); m != nil && !personExpr().MatchString(line) {
-		switch phase := activity(read(strings.Join(m[1:], " "))); {
+		phase := activity(read(strings.Join(m[1:], " ")))
+		if s := phrased(m[1]); s != (sight{}) {
+			phase = cmp.Or(s.doing, s.purpose)
+		}
+		switch {
+		case phase == Forward && strings.Contains(line, "100%|"): // so is that, and what came next is open
 		case phase == Eval && strings.Contains(line, "100%|"):
 			p.Status = "" // that is over
 		case phase != "":
@@ -99,11 +105,14 @@ func barPhase(line string) Phase {
 		return Data
 	}
 	n := read(label)
-	if n.any(asked) {
+	if n.any(asked) && !n.has(kEval) || showingExpr().MatchString(label) {
 		return Sample
 	}
 	return activity(n)
 }
+
+// showingExpr is the name of a bar that counts what was made for its own sake.
+var showingExpr = lazy(`(?i)\b(?:extracting|embedding|segmenting|rendering|upscaling|interpolating|captioning|vectori[sz]ing)\b`)
 
 // feedingExpr is the name of a bar that counts what a model will be fed with.
 var feedingExpr = lazy(`(?i)\b(?:caching|scanning|tokeniz\w+|pre-?process\w*|packing|(?:loading|reading|building|creating|processing|preparing) (?:the )?(?:\w+ )?(?:data(?:set)?s?|images?|annotations?|examples|records|features|corpus)|generating \w+ (?:split|examples)|saving the dataset|converting format|grouping texts|map|filter)\b`)
@@ -123,13 +132,20 @@ func activity(n ident) Phase {
 		return Forward
 	case n.has(kSample | kServe):
 		return Sample
-	case n.has(kBuild) && n.has(kModel):
+	case n.has(kBuild|kMake) && n.has(kModel):
 		return Init
+	case n.has(kRestore) && n.has(kFile|kModel):
+		return Load
+	case n.any(shown) && n.has(kOne):
+		return Sample
 	case n.has(kCompile), n.has(kExport) && n.has(kTarget):
 		return Compile
 	}
 	return ""
 }
+
+// shown is the work on one thing after another.
+var shown = strings.Fields("processing")
 
 // asked is what only those count who answer it.
 var asked = strings.Fields("prompt request query question answer")

@@ -133,6 +133,8 @@ var notes = []note{
 			r.Progress.Status = s.doing
 		}
 	}, false},
+	{`"post /`, `"POST /(?:v1|api|generate|predict|sdapi|infer|chat|completion|transcri)\S* HTTP`, state(Sample), false}, {"running on local url", `Running on local URL`, state(Sample), false},
+	{"loglikelihood", `(?i)running loglikelihood`, state(Eval), false},
 	{"got prompt", `(?m)^\W*got prompt`, state(Sample), false}, {"error completing request", `Error completing request`, state(Sample), false},
 	{"output generated in", `Output generated in`, state(Sample), false},
 	{"pytorch_cuda_alloc_conf", `avoid fragmentation\.|See documentation for Memory Management and PYTORCH`, func(r *Run, _ []string) { r.Told.Memory = true }, false}, // the end of a message whose beginning was cut

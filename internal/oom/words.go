@@ -59,8 +59,8 @@ const (
 // vocabulary is the one table of words. A word stands for its plural too; what ends in "*" is the beginning of a word.
 var vocabulary = map[kind]string{
 	kTrain:    "train training traning trainning fit finetune finetuning tune pretrain pretraining learn retrain train* retrain* finetun* pretraining*",
-	kEval:     "eval val dev valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl benchmarking eval* validat* test*",
-	kSample:   "decoding rendering captioning inferece infernce generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation viewer dock diarize generat* infer* predict* transcri* synthes* denois* ksampler",
+	kEval:     "loglikelihood eval val dev valid evaluate evaluator evaluation validate validator validation test tester testing sanity perplexity ppl benchmarking eval* validat* test*",
+	kSample:   "decoding rendering captioning inferece infernce generate generation generating infer inference predict prediction predictor chat demo detect transcribe translate synthesize synthesis tts txt2img img2img text2img text2image txt2vid img2vid text2video denoise denoising upscale upscaling enhance inpaint inpainting colorize stylize completion webui interactive qa serve serving sampling rollout prefill conversation viewer dock diarize upscal* generat* infer* predict* transcri* synthes* denois* ksampler",
 	kPerhaps:  "sample sampler encode decode embed extract segment pipeline pipe process caption answer ask respond reply search retrieve detection recognition reconstruct reconstruction restoration visualize recognize ocr align diarization separate separation summarize simulate save track tracking forecast preview plot draw visualise viz animate fold matting relax register",
 	kEpoch:    "epoch",
 	kForward:  "forward",
