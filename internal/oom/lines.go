@@ -24,6 +24,7 @@ const (
 	litChained
 	litEngine
 	litGradient
+	litNative
 	litRaised
 	litException
 	litInterrupt
@@ -33,7 +34,7 @@ const (
 var structure = [litCount]string{
 	litTraceback: "traceback (most recent call last)", litFrameCode: "--> ", litFrameRich: "❱", litIter: "iter ",
 	litBar: "it/s", litBarSlow: "s/it", litBarTask: "task/s", litBarBegun: ", elapsed: 0s", litBarCut: "%|", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
-	litEngine: "autograd::engine", litGradient: "_backward_out_cuda", litRaised: "error", litException: "exception", litInterrupt: "interrupt",
+	litEngine: "autograd::engine", litGradient: "_backward_out_cuda", litNative: "   0x", litRaised: "error", litException: "exception", litInterrupt: "interrupt",
 }
 
 // statusWords mark lines that may say what the program is doing.
@@ -347,6 +348,10 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 		}
 	case litEngine, litGradient:
 		r.engine = true
+	case litNative:
+		if m := nativeExpr().FindSubmatch(line); m != nil && len(r.native) < maxNative {
+			r.native = append(r.native, Frame{Func: string(m[1])})
+		}
 	case litRaised, litInterrupt, litException:
 		r.raised = s.raise(line, r.lines) || r.raised
 	case litIter:

@@ -16,6 +16,7 @@ type Log struct {
 	loose    []Traceback // calls that no message followed
 	cut      []Traceback // of these, those that no exception ended
 	engine   bool        // C++ calls of autograd's engine were printed
+	native   Traceback   // C++'s calls, the innermost first
 	gist     *likely.Gist
 }
 
@@ -111,6 +112,7 @@ func (l *Log) seen() sight {
 	if l.engine {
 		s = s.or(sight{doing: Backward})
 	}
+	s = s.or(l.native.inward())
 	for _, other := range l.Failures {
 		if other.Kind == f.Kind {
 			s = s.or(node(other.Message + " " + other.Below)).or(other.Trace.sight())
@@ -148,8 +150,33 @@ func (r *Run) commanded() sight {
 	return sight{}
 }
 
+// inward is what C++'s calls tell, which are printed from the innermost outwards: the first that names a phase or a purpose.
+func (t Traceback) inward() (s sight) {
+	for _, f := range t {
+		_, method, _ := strings.Cut(f.Func, "::")
+		n := read(method)
+		switch {
+		case n.has(kBackward):
+			s = s.or(sight{doing: Backward})
+		case n.has(kEval):
+			s = s.or(sight{purpose: Eval})
+		case n.has(kBuild) || n.any([]string{"setup"}):
+			s = s.or(sight{doing: Init})
+		case n.has(kStep):
+			s = s.or(sight{doing: Optimizer})
+		case n.has(kSave):
+			s = s.or(sight{doing: Save})
+		case n.has(kForward):
+			s = s.or(sight{doing: Forward})
+		case n.any([]string{"solve", "train"}):
+			s = s.or(sight{purpose: Forward})
+		}
+	}
+	return s
+}
+
 // nodeExpr is the operation of TensorFlow's graph that failed.
-var nodeExpr = lazy(`(?:\{\{node |\[\[[Nn]ode:? |\b[Oo]p u?'|\[Op:|op_name="|stack trace for ')([\w./:()-]+)`)
+var nodeExpr = lazy(`(?:\{\{node |\[\[[Nn]ode:? |\b[Oo]p u?'|\[Op:|op_name="|stack trace for '|requested by op )([\w./:()-]+)`)
 
 // jitExpr is the function that XLA compiled for JAX.
 var jitExpr = lazy(`^p?(?:jit|map)\((\w\w+)\)/`)
@@ -183,7 +210,7 @@ func node(message string) sight {
 		s.doing = Optimizer
 	case n.has(kLoad):
 		s.doing = Load
-	case !strings.Contains(m[0], "Op:"): // an operation run by itself may be anything's
+	case !strings.Contains(m[0], "Op:") && !strings.HasPrefix(m[0], "requested"): // an operation run by itself may be anything's
 		s.doing = Forward
 	}
 	return s

@@ -193,6 +193,8 @@ func (w *walk) source(code, next string) {
 			c.constructs() && phase != Load && n.has(kModel|kLayer|kForward|kOptim),
 			n.alone(kMove) && constructs(c.object):
 			phase, n = Init, ident{kind: kBuild}
+		case slices.Contains(elsewhere, c.object) && n.any(readers):
+			phase = Data
 		case phase == "" && c.constructs() && n.any(stores), c.fills() && read(code).any(parts) && !subject.has(kModel|kGrad):
 			phase = Data
 		case phase != "":

@@ -48,10 +48,11 @@ type Reader struct {
 	noted     []int     // how often each note was tried: a word that stands on every line is not read for ever
 	unused    Traceback // the calls above a message that was none
 	said      said
-	broken    string // the line before, where it was prose and not at its end
-	raised    bool   // an exception was printed
-	engine    bool   // autograd's C++ engine was among the calls
-	config    int    // lines of a printed config file still expected
+	broken    string    // the line before, where it was prose and not at its end
+	raised    bool      // an exception was printed
+	engine    bool      // autograd's C++ engine was among the calls
+	native    Traceback // C++'s calls, the innermost first
+	config    int       // lines of a printed config file still expected
 	iters     int64
 	bars      int64
 	states    int64
@@ -227,7 +228,7 @@ func (r *Reader) Finish() *Log {
 	if len(r.failures) == 0 {
 		r.failures = r.announced()
 	}
-	l := &Log{Failures: r.failures, Run: r.run, Lines: r.lines, loose: r.loose(), cut: r.cut(), engine: r.engine, gist: &r.gist}
+	l := &Log{Failures: r.failures, Run: r.run, Lines: r.lines, loose: r.loose(), cut: r.cut(), engine: r.engine, native: r.native, gist: &r.gist}
 	if f := l.Failure(); f != nil && len(f.Trace) == 0 {
 		if len(l.loose) > 0 {
 			f.Trace = l.loose[0] // error reports print the stack below the message

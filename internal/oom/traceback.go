@@ -95,6 +95,12 @@ func qualified(fn string) (class, method string) {
 }
 
 // push adds a call, forgetting the middle of a traceback that is too deep.
+// nativeExpr is a call of C++ as glog prints it, innermost first: Caffe's stacks, and its heirs'.
+var nativeExpr = lazy(`^\s*@\s+0x[0-9a-f]+\s+([\w:<>~]+)\(`)
+
+// maxNative is how many of them are kept.
+const maxNative = 64
+
 // within reports that a call's file lies in a folder.
 func (t Traceback) within(folder string) bool {
 	return slices.ContainsFunc(t, func(f Frame) bool { return strings.Contains(strings.ReplaceAll(f.Path, `\\`, "/"), folder) })

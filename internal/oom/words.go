@@ -110,7 +110,8 @@ var (
 	feeders   = strings.Fields("getitem collate collator prefetcher")
 	caching   = strings.Fields("cache caching precompute precache preencode") // of what a frozen part makes of the data, before training
 	cached    = strings.Fields("latent embedding embed feature text caption encoding")
-	stores    = strings.Fields("dataset data datamodule corpus csv parquet example")
+	stores    = strings.Fields("dataset data datamodule corpus csv parquet example cam camera colmap")
+	readers   = strings.Fields("load read loadtxt genfromtxt memmap") // of NumPy and others that compute on the machine itself
 	preparers = strings.Fields("preprocess preprocessing preprocessor preproc prepro tokenization")
 	parts     = strings.Fields("batch input image img sample target label data mask token ids video audio frame feature feat adj edge graph pixel wav mel annotation")
 	owned     = strings.Fields("param parameter weight buffer grad")
