@@ -23,7 +23,19 @@ var (
 	taskExpr     = lazy(`\[>* +\] \d+/\d+, (?:[\d.]+ task/s|elapsed: 0s)|\bmAP\S*\s*:\s*\d{1,2}%`)
 	rowExpr      = lazy(`^\s*\d+/\d+\s+[\d.]+G\s`)
 	// statusExpr is a line that begins with what the program is about to do, or an epoch's.
-	statusExpr = lazy(`(?i)^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|decoding|capturing|exporting|saving|initializing|transcribing|predicting|upscaling|rendering|denoising|restoring|merging|moving|(?:building|creating) (?:the )?model|processing (?:image|video|frame|audio|page|prompt)|(?:running|starting|start|begin|performing|doing|computing|calculating) (?:the )?(?:metrics? on the )?(?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$|\b(capturing )[^\n]{0,40}graphs?\b|^\W*((?:eval|val|test|train)\w*)\b[^\n]{0,30}\d+/\d+|^\W*\[((?:eval|val|test|train)\w*)\]|^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)|\b(epoch\((?:train|val|test)\))|(?:\b|_)(?:iter(?:ation)?|step|batch)\W{0,4}\d+[^\n]{0,60}\b((?:\w+[ _])?loss)|\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):|\b(error loading model)|Error recorded from (\w+_loop)|\b(\w+_loop) marked as finished`)
+	statusExpr = lazy(`(?i)` + either(
+		`^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|decoding|capturing|exporting|saving|initializing|transcribing|predicting|upscaling|rendering|denoising|restoring|merging|moving|(?:building|creating) (?:the )?model|processing (?:image|video|frame|audio|page|prompt)|(?:running|starting|start|begin|performing|doing|computing|calculating) (?:the )?(?:metrics? on the )?(?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$`,
+		`\b(capturing )[^\n]{0,40}graphs?\b`,
+		`^\W*((?:eval|val|test|train)\w*)\b[^\n]{0,30}\d+/\d+`,
+		`^\W*\[((?:eval|val|test|train)\w*)\]`,
+		`^[^\n]{0,30}?\b(epoch)\W{0,3}\d+\W{0,3}([a-z]*)`,
+		`\b(epoch\((?:train|val|test)\))`,
+		`(?:\b|_)(?:iter(?:ation)?|step|batch)\W{0,4}\d+[^\n]{0,60}\b((?:\w+[ _])?loss)`,
+		`\b(?:exception|error) (?:during|while|in) ((?:train|valid|eval|infer|predict|generat)\w*):`,
+		`\b(error loading model)`,
+		`Error recorded from (\w+_loop)`,
+		`\b(\w+_loop) marked as finished`,
+	))
 	dictExpr   = lazy(`\{'loss': '?[\d.naif]+'?, .*'epoch': '?[\d.]+`)
 	memoryExpr = lazy(`(?i)\b(max_mem|memory|mem|mem_usage\S*?|gpu[_ ]?mem(?:ory)?|memory[_ ](?:usage|allocated|reserved|used)|cuda[_ ]mem(?:ory)?)\s*[:=]\s*(\d+(?:\.\d+)?)\s*([KMG]i?B?)?\b`)
 )

@@ -87,7 +87,19 @@ var (
 	// phraseExpr is what follows them, as far as it belongs there.
 	phraseExpr = lazy(`^(?:[^\w.\n]+[\w.]+){1,5}`)
 	// duringExpr is training under way; when training, or starting it, fails may be before its first step.
-	duringExpr = lazy(`(?i)\b(?:during|while|in the (?:middle|process) of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?tra(?:in|n)(?:n?ing|s|ed)?(?:\s|[,;:!?)]|$)|\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:~ ?)?(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b|\bat (?:the )?(?:training |global )?(?:iteration|iter|step|epoch) #?\d|\b(?:in|on) (?:iteration|iter|epoch) #?\d|\bin training(?:[\s,;:!?)]*$|\s+(?:loop|step|process|phase|stage)\b)|\b(?:starting|during|in|at|within)(?: the| an?| first| second| third| last| random| middle of)* (?:\w+ )?epoch\b|\b(?:beginning|start|middle) of (?:the |a |an |each |every )?(?:\w+ )?epoch\b|\bafter (?:about |around |~ ?)?[\d.]+ ?(?:%|percent|minutes?|hours?|h|days?) (?:of )?(?:the )?train|\bwith (?:training|more|increasing) (?:step|iteration)s|训练(?:时|的时候|过程|中|到)|学習中`)
+	duringExpr = lazy(`(?i)` + either(
+		`\b(?:during|while|in the (?:middle|process) of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?tra(?:in|n)(?:n?ing|s|ed)?(?:\s|[,;:!?)]|$)`,
+		`\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:~ ?)?(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b`,
+		`\bat (?:the )?(?:training |global )?(?:iteration|iter|step|epoch) #?\d`,
+		`\b(?:in|on) (?:iteration|iter|epoch) #?\d`,
+		`\bin training(?:[\s,;:!?)]*$|\s+(?:loop|step|process|phase|stage)\b)`,
+		`\b(?:starting|during|in|at|within)(?: the| an?| first| second| third| last| random| middle of)* (?:\w+ )?epoch\b`,
+		`\b(?:beginning|start|middle) of (?:the |a |an |each |every )?(?:\w+ )?epoch\b`,
+		`\bafter (?:about |around |~ ?)?[\d.]+ ?(?:%|percent|minutes?|hours?|h|days?) (?:of )?(?:the )?train`,
+		`\bwith (?:training|more|increasing) (?:step|iteration)s`,
+		`训练(?:时|的时候|过程|中|到)`,
+		`学習中`,
+	))
 	// epochEndExpr is the end of an epoch, where programs evaluate.
 	epochEndExpr = lazy(`(?i)\bend(?:s|ing)? of (?:the |an? |each |every |one |my )?(?:\w+ )?epoch\b|\bepoch (?:is |was |has |had |gets )?(?:ends|ended|finish\w*|complet\w*|done|over)\b|\bafter (?:finishing|completing) (?:the |an? |each |one )?(?:\w+ )?epoch\b|epoch ?(?:结束|跑完|训练完)|轮(?:训练)?结束|エポック(?:の)?終`)
 	// endsExpr ends a sentence, and joinsExpr a clause of it.
@@ -267,7 +279,18 @@ var (
 	// feedsExpr is the making of what a model is fed with.
 	feedsExpr = lazy(`(?i)\bpre-? ?pro(?:c\w*)?\b|\btokeniz(?:ing|ation)\b|\bdata(?:set)? (?:loading|preparation|preparing|creation|creating|generation|generating|building|conversion|processing)|\b(?:load|read|creat|build|process|prepar)ing (?:\w+ ){0,3}data(?:set)?s?\b`)
 	// outputExpr is output for its own sake, in words that code has for other things.
-	outputExpr = lazy(`(?i)\bfeature[ _]extraction\b|\bextract\w*[ _](?:\w+[ _]){0,2}(?:features?|embeddings?|vectors?|tokens?|latents?|frames?)\b|\b(?:creat|mak|comput|calculat|generat|get|obtain|produc)\w* (?:\w+ ){0,3}(?:embeddings|descriptors|similarit\w+)\b|\b(?:for|with) (?:\w+ ){0,2}embeddings\b|\bencod(?:e|ing) (?:\w+ ){0,4}(?:to|into|as) (?:tensors?|vectors?|embeddings?)|\b(?:extract|export|visuali[sz]|reconstruct|sav|writ|generat)\w*[ _](?:the |an? |my )?(?:\w+[ _]){0,2}(?:mesh(?:es)?|point[ _]?clouds?|videos?|depth|textures?)\b|\bmesh (?:extraction|reconstruction|generation)\b|\bstreaming (?:an? |the )?(?:response|answer|output|reply)|\bduring streaming\b|^\W*(?:doing |performing |running |applying )?(?:the |an? )?(?:recognition|super-?resolution|diari[sz]ation|colori[sz]ation|transcription|upscaling|upsampling|inpainting|source separation)\b`)
+	outputExpr = lazy(`(?i)` + either(
+		`\bfeature[ _]extraction\b`,
+		`\bextract\w*[ _](?:\w+[ _]){0,2}(?:features?|embeddings?|vectors?|tokens?|latents?|frames?)\b`,
+		`\b(?:creat|mak|comput|calculat|generat|get|obtain|produc)\w* (?:\w+ ){0,3}(?:embeddings|descriptors|similarit\w+)\b`,
+		`\b(?:for|with) (?:\w+ ){0,2}embeddings\b`,
+		`\bencod(?:e|ing) (?:\w+ ){0,4}(?:to|into|as) (?:tensors?|vectors?|embeddings?)`,
+		`\b(?:extract|export|visuali[sz]|reconstruct|sav|writ|generat)\w*[ _](?:the |an? |my )?(?:\w+[ _]){0,2}(?:mesh(?:es)?|point[ _]?clouds?|videos?|depth|textures?)\b`,
+		`\bmesh (?:extraction|reconstruction|generation)\b`,
+		`\bstreaming (?:an? |the )?(?:response|answer|output|reply)`,
+		`\bduring streaming\b`,
+		`^\W*(?:doing |performing |running |applying )?(?:the |an? )?(?:recognition|super-?resolution|diari[sz]ation|colori[sz]ation|transcription|upscaling|upsampling|inpainting|source separation)\b`,
+	))
 	// resumesExpr is loading what an earlier run left.
 	resumesExpr = lazy(`(?i)\bresum\w* (?:the )?(?:train|fine)\w*(?: \w+){0,2} from\b`)
 	// savesExpr is what else saving is called.

@@ -30,6 +30,9 @@ type callForm struct {
 	expr   func() *regexp.Regexp
 }
 
+// either is an expression that matches what one of its alternatives does: a long one is written as a list.
+func either(alternatives ...string) string { return strings.Join(alternatives, "|") }
+
 func lazy(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
