@@ -434,3 +434,33 @@ func TestArchiveOfCards(t *testing.T) {
 		t.Errorf("refused machine code: %v, then %s", err, e.target)
 	}
 }
+
+// Page-locked memory is taken with the first arena and serves the later ones; what is read through it is theirs.
+func TestHostMemoryIsTakenOnce(t *testing.T) {
+	e := standIn(t, Options{})
+	m := gpt.Model{NLayer: 1, NHead: 2, NEmbd: 32, BlockSize: 16, VocabSize: 40}
+	var first uintptr
+	for _, batch := range []int{1, 3} {
+		step, err := gpt.Build(m, gpt.Shape{Batch: batch}, gpt.Policy{MicroBatch: batch, LossChunk: 16, Weight: trace.Float32, Activation: trace.Float32, Gradient: trace.Float32, Recompute: gpt.Uniform(gpt.RecomputeNone)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		step.AddScratch(e.Scratch)
+		if err := e.Load(step.Place()); err != nil {
+			t.Fatal(err)
+		}
+		if first == 0 {
+			first = e.stage.memory
+		}
+		if e.stage.memory != first || first == 0 {
+			t.Errorf("batch %d: page-locked memory at %#x, before at %#x", batch, e.stage.memory, first)
+		}
+		want, got := []float32{float32(batch)}, make([]float32, 1)
+		if err := e.SetFloats(step.Params[0].Weight, want); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Floats(step.Params[0].Weight, got); err != nil || got[0] != want[0] {
+			t.Errorf("batch %d: %v, %v", batch, got, err)
+		}
+	}
+}

@@ -109,23 +109,23 @@ var (
 
 // clues, by cause. Weights were set on real reports: the cause their authors found must come first or close to it.
 var clues = sync.OnceValue(func() []clue {
-	return []clue{
+	return append([]clue{
 		{HostMemory, func(e *evidence) (int, i18n.Message) {
 			if e.Kind == Host {
 				return 100, i18n.M("evidence.host", "wording", e.Dialect)
 			}
 			return none()
 		}},
-		{OtherProcess, listedProcesses}, {OtherProcess, heldElsewhere}, {OtherProcess, hardlyOurs}, {OtherProcess, bareError}, {OtherProcess, takesAll}, {OtherProcess, toldHeld},
+		{OtherProcess, listedProcesses}, {OtherProcess, heldElsewhere}, {OtherProcess, hardlyOurs}, {OtherProcess, bareError}, {OtherProcess, takesAll},
 		{Fragmentation, fragmented},
-		{Leak, rising}, {Leak, manySteps}, {Leak, toldLeak}, {Leak, toldLate},
-		{EvalLargerThanTrain, evalAfterTraining}, {EvalWithoutNoGrad, evalKeepsGraph}, {EvalLargerThanTrain, toldEval}, {EvalLargerThanTrain, toldFull}, {EvalWithoutNoGrad, toldNoGrad}, {EvalWithoutNoGrad, volatile}, {EvalWithoutNoGrad, toldEval},
-		{CheckpointOnGPU, loadsCheckpoint}, {CheckpointOnGPU, resumed}, {CheckpointOnGPU, toldResume}, {CheckpointOnGPU, toldMapped},
+		{Leak, rising}, {Leak, manySteps},
+		{EvalLargerThanTrain, evalAfterTraining}, {EvalWithoutNoGrad, evalKeepsGraph}, {EvalLargerThanTrain, toldEval}, {EvalWithoutNoGrad, volatile}, {EvalWithoutNoGrad, toldEval},
+		{CheckpointOnGPU, loadsCheckpoint}, {CheckpointOnGPU, resumed},
 		{ModelTooLarge, staticTooLarge}, {ModelTooLarge, failsEarly}, {ModelTooLarge, batchOfOne}, {ModelTooLarge, fullOfWeights}, {ModelTooLarge, modelPerhaps},
 		{BatchTooLarge, oneHugeTensor}, {BatchTooLarge, activations}, {BatchTooLarge, batchPerhaps},
 		{WrongDevice, sameCard}, {WrongDevice, roomElsewhere},
 		{Other, refusedThoughFree}, {Other, roomLeft}, {Other, workspace}, {Other, capped}, {Other, whileCompiling},
-	}
+	}, saidClues()...)
 })
 
 // findings ranks the causes that the evidence speaks for.

@@ -72,34 +72,6 @@ func voice(f *Failure) Name {
 	return ""
 }
 
-func toldHeld(e *evidence) (int, i18n.Message) {
-	if e.run.Told.Held && e.Kind == Device {
-		return 52, i18n.M("evidence.told_held")
-	}
-	return none()
-}
-
-func toldLeak(e *evidence) (int, i18n.Message) {
-	if e.run.Told.Leak && e.Kind == Device {
-		return 57, i18n.M("evidence.told_leak")
-	}
-	return none()
-}
-
-func toldLate(e *evidence) (int, i18n.Message) {
-	if e.run.Told.Late && e.Kind == Device && !inPhase(e, Init, Load, Eval) {
-		return 45, i18n.M("evidence.told_late")
-	}
-	return none()
-}
-
-func toldResume(e *evidence) (int, i18n.Message) {
-	if e.run.Told.Resume && e.Kind == Device {
-		return 53, i18n.M("evidence.told_resume")
-	}
-	return none()
-}
-
 // toldEval is for both that evaluation may do wrong: words do not tell them apart.
 func toldEval(e *evidence) (int, i18n.Message) {
 	if e.Kind == Device && (e.phase == UnknownPhase && e.run.Told.Eval || e.phase != Eval && e.told == Eval) {
@@ -108,30 +80,41 @@ func toldEval(e *evidence) (int, i18n.Message) {
 	return none()
 }
 
+// sayings are what the reporter says of a cause: how strongly it speaks, in which words, and where it may hold.
+var sayings = []struct {
+	cause    Cause
+	said     func(*Told) bool
+	weight   int
+	evidence string
+	when     func(*evidence) bool
+}{
+	{OtherProcess, func(t *Told) bool { return t.Held }, 52, "evidence.told_held", onCard},
+	{Leak, func(t *Told) bool { return t.Leak }, 57, "evidence.told_leak", onCard},
+	{Leak, func(t *Told) bool { return t.Late }, 45, "evidence.told_late", func(e *evidence) bool { return onCard(e) && !inPhase(e, Init, Load, Eval) }},
+	{EvalLargerThanTrain, func(t *Told) bool { return t.Full }, 56, "evidence.told_full", outside},
+	{EvalWithoutNoGrad, func(t *Told) bool { return t.NoGrad }, 58, "evidence.told_no_grad", outside},
+	{CheckpointOnGPU, func(t *Told) bool { return t.Resume }, 53, "evidence.told_resume", onCard},
+	{CheckpointOnGPU, func(t *Told) bool { return t.Mapped }, 55, "evidence.told_mapped", onCard},
+}
+
+// saidClues are those as clues.
+func saidClues() (list []clue) {
+	for _, row := range sayings {
+		list = append(list, clue{row.cause, func(e *evidence) (int, i18n.Message) {
+			if row.said(&e.run.Told) && row.when(e) {
+				return row.weight, i18n.M(row.evidence)
+			}
+			return none()
+		}})
+	}
+	return list
+}
+
+func onCard(e *evidence) bool { return e.Kind == Device }
+
 // outside reports that the failure was, or may have been, outside of training.
-func (e *evidence) outside() bool {
-	return e.Kind == Device && inPhase(e, Eval, Sample, Forward, UnknownPhase) && !slices.Contains([]Phase{Backward, Optimizer}, e.told)
-}
-
-func toldNoGrad(e *evidence) (int, i18n.Message) {
-	if e.run.Told.NoGrad && e.outside() {
-		return 58, i18n.M("evidence.told_no_grad")
-	}
-	return none()
-}
-
-func toldMapped(e *evidence) (int, i18n.Message) {
-	if e.run.Told.Mapped && e.Kind == Device {
-		return 55, i18n.M("evidence.told_mapped")
-	}
-	return none()
-}
-
-func toldFull(e *evidence) (int, i18n.Message) {
-	if e.run.Told.Full && e.outside() {
-		return 56, i18n.M("evidence.told_full")
-	}
-	return none()
+func outside(e *evidence) bool {
+	return onCard(e) && inPhase(e, Eval, Sample, Forward, UnknownPhase) && !slices.Contains([]Phase{Backward, Optimizer}, e.told)
 }
 
 func volatile(e *evidence) (int, i18n.Message) {

@@ -4,9 +4,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/snugml/snug/internal/cuda"
 	"github.com/snugml/snug/internal/gpt"
 	"github.com/snugml/snug/internal/program"
 	"github.com/snugml/snug/internal/trace"
@@ -126,6 +128,9 @@ func TestCalibrationKeepsItsHead(t *testing.T) {
 func TestCostsAreRemembered(t *testing.T) {
 	m := gpt.Model{NLayer: 2, NHead: 2, NEmbd: 32, BlockSize: 64, VocabSize: 65}
 	f := costFileIn(filepath.Join(t.TempDir(), "snug"), "Paper 3060", true)
+	if name := filepath.Base(string(f)); !strings.Contains(name, cuda.Kernels()) {
+		t.Errorf("the file is %q: costs of kernels other than %s would be taken", name, cuda.Kernels())
+	}
 	card := &paper{fill: 100}
 	again := func(f costFile, m gpt.Model) (Costs, bool) {
 		before := card.loads

@@ -107,3 +107,14 @@ func TestFewerLogitsForLessRecompute(t *testing.T) {
 		t.Errorf("cost %.4f with the chunk chosen, %.4f with 8,192 tokens", chosen, most)
 	}
 }
+
+// A search that finds no room for a large micro-batch does not try it with thousands of chunks.
+func TestChunksAreWorthTheirLaunches(t *testing.T) {
+	s := searcher{model: gpt.Model{NLayer: 12, NHead: 12, NEmbd: 768, BlockSize: 1024, VocabSize: 50304}, dtypes: DTypes(trace.BFloat16), costs: GPUCosts(132)}
+	for _, tokens := range []int{1024, 1 << 16, 1 << 20} {
+		most, fewest := s.lossChunk(tokens)
+		if chunks := (tokens + fewest - 1) / fewest; chunks > mostChunks || fewest < leastChunk || fewest > most {
+			t.Errorf("%d tokens: chunks of %d to %d tokens, up to %d of them", tokens, fewest, most, chunks)
+		}
+	}
+}
