@@ -38,6 +38,11 @@ var (
 		"{reserved_unallocated} is reserved by PyTorch but unallocated",
 	}
 	// aten/src/ATen/mps/MPSAllocator.mm: what MPS holds outside PyTorch is "other allocations".
+	// c10/cuda/CUDAMallocAsyncAllocator.cpp, PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync; one row a figure.
+	asyncClauses = []string{
+		"allocation on device {gpu} would exceed", "currently allocated : {allocated}", "requested : {tried}", "device limit : {total}", "free (according to CUDA): {free}",
+		"memory fraction) : {limit}",
+	}
 	mpsClauses = []string{
 		"MPS allocated: {allocated}", "other allocations: {other_allocations}", "max allowed: {limit}",
 		"tried to allocate {tried}",
@@ -55,7 +60,7 @@ var (
 		"ran out of memory trying to allocate {tried}", "failed to allocate {approximate} ({tried}) from device",
 		"failed to allocate {tried} from device", "ran out of GPU memory when allocating {tried}",
 	}
-	numpyClauses  = []string{"unable to allocate {tried} for an array with shape ({shape}) and data type {dtype}"}
+	numpyClauses  = []string{"unable to allocate {tried} for an array with shape ({shape}) and data type {dtype}", "unable to allocate {tried} for an array"}
 	cupyClauses   = []string{"out of memory allocating {tried}", "(allocated so far: {allocated}", "limit set to: {limit}"}
 	onnxClauses   = []string{"requested buffer of size {tried_bytes}"}
 	paddleClauses = []string{
@@ -84,6 +89,7 @@ var dialects = []dialect{
 	{name: "pytorch-cuda", anchor: "cuda out of memory", framework: "pytorch", device: "cuda", kind: Device, clauses: torchClauses},
 	{name: "pytorch-cuda-article", anchor: "cuda out of the memory", framework: "pytorch", device: "cuda", kind: Device, clauses: torchClauses},
 	{name: "pytorch-cuda-cut", anchor: "runtimeerror: cuda out of", guard: `(?i)cuda out of[ \t]*(m[a-z]*)?[ \t]*(\n|\z)`, framework: "pytorch", device: "cuda", kind: Device},
+	{name: "pytorch-async", anchor: "would exceed allowed memory", framework: "pytorch", device: "cuda", kind: Device, clauses: asyncClauses, leading: true},
 	{name: "pytorch-hip", anchor: "hip out of memory", framework: "pytorch", device: "hip", kind: Device, clauses: torchClauses},
 	{name: "pytorch-xpu", anchor: "xpu out of memory", framework: "pytorch", device: "xpu", kind: Device, clauses: torchClauses},
 	{name: "pytorch-ur", anchor: "ur_result_error_out_of_", framework: "pytorch", device: "xpu", kind: Device, clauses: torchClauses},
