@@ -17,12 +17,12 @@ func (f *Failure) Announced() bool { return f.Dialect == onlySaid }
 // spoken is how people say that memory ran out; those of hosts speak of the machine's own.
 var (
 	spoken = strings.Join([]string{
-		`out[ _-]?of[ _-]?(?:the )?(?:\(?\w+\)? )?(?:mem+ory|vram)`, `\b(?:of )?out memory\b`, `(?:can'?t|can ?not|unable to|failed to|could not|couldn'?t) allocate (?:[\w.]+ ){0,3}(?:memory|vram)`, `\booms?\b`, `\boom-?'?(?:ed|ing|d)\b`, `\bmemory (?:error|overflow)`, `\black of (?:\w+ )?(?:memory|vram)\b`,
+		`out[ _-]?of[ _-]?(?:the )?(?:\(?\w+\)? )?(?:mem+ory|vram)`, `\b(?:of )?out memory\b`, `\brun(?:s|ning) of memory\b`, `\bout of (?:gpu|cuda|video|graphics) (?:space|ram)\b`, `(?:can'?t|can ?not|unable to|failed to|could not|couldn'?t) allocate (?:[\w.]+ ){0,3}(?:memory|vram)`, `\booms?\b`, `\boom-?'?(?:ed|ing|d)\b`, `\bmemory (?:error|overflow)`, `\black of (?:\w+ )?(?:memory|vram)\b`,
 		`(?:not enough|insufficient|exceeds?) (?:\w+ )?(?:memory|vram)\b`,
 		`显存(?:不足|不够|溢出|爆|超)`, `爆(?:了)?显存`, `GPU ?メモリ(?:が)?不足`, `メモリ(?:が)?(?:不足|足りな)`, `(?:zu wenig|kein|nicht gen[uü]g\w*) \w*speicher`, `speicher (?:reicht nicht|ist voll|geht aus)`,
 		`메모리 ?부족`, `m[ée]moire insuffisante`, `memoria insuficiente`, `मेमोरी (?:खत्म|समाप्त|कम|की कमी)`, hosts,
 	}, "|")
-	hosts = `defaultcpuallocator|\bcpu (?:ram |memory )?(?:oom|out of memory|memory error)|(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|\bram (?:memory )?(?:is|was|gets|got) full\b|\bmessage\W+killed\b|\bkilled\W*$|被(?:杀|kill)`
+	hosts = `defaultcpuallocator|\bram oom\b|\bcpu (?:ram |memory )?(?:oom|out of memory|memory error)|(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|\bram (?:memory )?(?:is|was|gets|got) full\b|\bmessage\W+killed\b|\bkilled\W*$|被(?:杀|kill)`
 
 	// trouble may be another's than running out: it takes a cut traceback beside it.
 	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit|usage|leak|consumption|growth)|\berror\b[^.\n]{0,40}\bmemory\b`

@@ -93,6 +93,9 @@ var anyFunction = strings.Fields("func fn function wrapped wrapper method callba
 // valueExpr is what a line computes to keep or to return.
 var valueExpr = lazy(`^(?:[\w.\[\], '":]+ [+*-]?= |return )(.*)$`)
 
+// arithmeticExpr is a sum or a product of tensors, without a word of text in it.
+var arithmeticExpr = lazy(`^[\w.\[\]():, *+/@-]*[\w)\]] [*+/@-] [\w(][\w.\[\]():, *+/@-]*$`)
+
 // movedExpr is a line that ends with something put on the card.
 var movedExpr = lazy(`\.(?:cuda\(\w*\)|to\([\w.'"]+\))$`)
 
@@ -120,7 +123,8 @@ func (t Traceback) computing() sight {
 			return sight{doing: Forward}
 		}
 	}
-	if bare && (len(calls) > 0 || strings.Contains(value, " @ ")) {
+	arithmetic := len(calls) == 0 && arithmeticExpr().MatchString(value) && f.Func != "<module>" && !read(f.Func).has(kLoad|kBuild|kMake|kData|kDataset|kOptim|kStep)
+	if bare && (len(calls) > 0 || strings.Contains(value, " @ ")) || arithmetic {
 		return sight{doing: Forward}
 	}
 	return sight{}

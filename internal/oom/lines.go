@@ -23,6 +23,7 @@ const (
 	litMemory
 	litChained
 	litEngine
+	litAnomaly
 	litGradient
 	litNative
 	litRaised
@@ -34,7 +35,7 @@ const (
 var structure = [litCount]string{
 	litTraceback: "traceback (most recent call last)", litFrameCode: "--> ", litFrameRich: "❱", litIter: "iter ",
 	litBar: "it/s", litBarSlow: "s/it", litBarTask: "task/s", litBarBegun: ", elapsed: 0s", litBarCut: "%|", litDict: "{'loss'", litMemory: "mem", litChained: "during handling of the above",
-	litEngine: "autograd::engine", litGradient: "_backward_out_cuda", litNative: "   0x", litRaised: "error", litException: "exception", litInterrupt: "interrupt",
+	litEngine: "autograd::engine", litAnomaly: "traceback of forward call that caused the error", litGradient: "_backward_out_cuda", litNative: "   0x", litRaised: "error", litException: "exception", litInterrupt: "interrupt",
 }
 
 // statusWords mark lines that may say what the program is doing.
@@ -346,7 +347,7 @@ func (r *Reader) structural(lit int, line []byte, s *stack) {
 			}
 			s.code(string(m[1]))
 		}
-	case litEngine, litGradient:
+	case litEngine, litGradient, litAnomaly:
 		r.engine = true
 	case litNative:
 		if m := nativeExpr().FindSubmatch(line); m != nil && len(r.native) < maxNative {

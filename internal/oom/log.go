@@ -99,6 +99,9 @@ func (l *Log) seen() sight {
 		return sight{}
 	}
 	s := node(f.Message + " " + f.Below).or(f.Trace.sight())
+	if strings.HasPrefix(f.Dialect, "dataloader") && s.purpose != Eval {
+		return sight{doing: Data} // the step only waited for it
+	}
 	if f.Kind != Host {
 		s = s.or(f.Trace.computing())
 	} else {
@@ -106,8 +109,8 @@ func (l *Log) seen() sight {
 	}
 	says := announcing(f.Message)
 	s = s.or(says).or(f.logged())
-	if s.purpose == Sample && l.Run.Progress.Status == Eval && f.Trace.trains() {
-		s.purpose = Eval // what a training script predicts is for that
+	if s.purpose == Sample && l.Run.Progress.Status == Eval && f.Trace.trains() || s == (sight{Forward, scripted}) && l.Run.Progress.Bar == Eval {
+		s.purpose = Eval // what a training script predicts is for that, and what it shows it does
 	}
 	if l.engine {
 		s = s.or(sight{doing: Backward})
@@ -182,7 +185,7 @@ var nodeExpr = lazy(`(?:\{\{node |\[\[[Nn]ode:? |\b[Oo]p u?'|\[Op:|op_name="|sta
 var jitExpr = lazy(`^p?(?:jit|map)\((\w\w+)\)/`)
 
 // messagePhases are wordings that only one phase has.
-var messagePhases = map[string]Phase{"compile permanent error": Compile, "memory for the cache blocks": Init, "available KV cache memory": Init, "cuCtxCreate": Init, "cudaSetDevice": Init, "cuDevicePrimaryCtxRetain": Init, "cuInit": Init, "simple_bind error": Init}
+var messagePhases = map[string]Phase{"compile permanent error": Compile, "memory for the cache blocks": Init, "available KV cache memory": Init, "cuCtxCreate": Init, "cudaSetDevice": Init, "cuDevicePrimaryCtxRetain": Init, "cuInit": Init, "simple_bind error": Init, "nnconv_forward": Forward, "nnconv_backward": Backward}
 
 // node is what a graph's operation is for: those of a backward pass are named so, and an optimizer's after it.
 func node(message string) sight {
@@ -206,7 +209,7 @@ func node(message string) sight {
 		s.doing = Backward
 	case n.has(kBuild):
 		s.doing = Init
-	case n.has(kOptim):
+	case n.has(kOptim) || strings.Contains(m[1], "MovingAvg"): // the average is kept after the step
 		s.doing = Optimizer
 	case n.has(kLoad):
 		s.doing = Load

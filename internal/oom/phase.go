@@ -275,7 +275,8 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 		if w.purpose == Sample && n.has(kMake) { // of what it was given
 			return
 		}
-		if !w.inside && (w.doing == "" || w.doing == Forward && function || w.doing == Init && !w.firm && n.alone(kMove)) {
+		setup := w.doing == Init && !w.firm && (n.alone(kMove) || function && n.has(kLoad)) // where data is loaded, too
+		if !w.inside && (w.doing == "" || w.doing == Forward && function || setup) {
 			w.doing, w.firm = Data, function
 		}
 	case Load:

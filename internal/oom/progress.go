@@ -24,7 +24,7 @@ var (
 	rowExpr      = lazy(`^\s*\d+/\d+\s+[\d.]+G\s`)
 	// statusExpr is a line that begins with what the program is about to do, or an epoch's.
 	statusExpr = lazy(`(?i)` + either(
-		`^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|decoding|capturing|exporting|saving|initializing|transcribing|predicting|upscaling|rendering|denoising|restoring|merging|moving|(?:building|creating) (?:the )?model|processing (?:image|video|frame|audio|page|prompt)|(?:running|starting|start|begin|performing|doing|computing|calculating) (?:the )?(?:metrics? on the )?(?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,60})$`,
+		`^[\s*#=>]*(?:\d+: )?(?:[*=-]+ )?((?:evaluating|compiling|validating|loading|generating|sampling|testing|training|decoding|capturing|exporting|saving|initializing|transcribing|predicting|upscaling|rendering|denoising|restoring|merging|moving|(?:building|creating) (?:the )?model|processing (?:image|video|frame|audio|page|prompt)|(?:running|starting|start|begin|performing|doing|computing|calculating) (?:the )?(?:metrics? on the )?(?:valid|eval|infer|predict|test|train))\w*\b[^\n%|]{0,160})$`,
 		`\b(capturing )[^\n]{0,40}graphs?\b`,
 		`^\W*((?:eval|val|test|train)\w*)\b[^\n]{0,30}\d+/\d+`,
 		`^\W*\[((?:eval|val|test|train)\w*)\]`,
@@ -72,7 +72,7 @@ func (p *Progress) sight() sight {
 // status takes a line that may say what is going on.
 func (p *Progress) status(line string) {
 	if m := statusExpr().FindStringSubmatch(line); m != nil && !personExpr().MatchString(line) {
-		phase := activity(read(strings.Join(m[1:], " ")))
+		phase := activity(read(pathExpr().ReplaceAllString(strings.Join(m[1:], " "), "")))
 		if s := phrased(m[1]); s != (sight{}) {
 			phase = cmp.Or(s.doing, s.purpose)
 		}
@@ -117,11 +117,17 @@ func barPhase(line string) Phase {
 		return Data
 	}
 	n := read(label)
+	if scoreExpr().MatchString(label) && !n.has(kTrain|kEpoch|kLoss) {
+		return Eval
+	}
 	if n.any(asked) && !n.has(kEval) || showingExpr().MatchString(label) {
 		return Sample
 	}
 	return activity(n)
 }
+
+// scoreExpr is a score in a bar's name: what evaluation computes.
+var scoreExpr = lazy(`(?i)\b(?:psnr|ssim|lpips|m?iou|map|bleu|rouge|wer|cer|fid|auc|f1)\b\W{0,3}\d`)
 
 // showingExpr is the name of a bar that counts what was made for its own sake.
 var showingExpr = lazy(`(?i)\b(?:extracting|embedding|segmenting|rendering|upscaling|interpolating|captioning|vectori[sz]ing)\b`)

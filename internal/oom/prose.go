@@ -89,7 +89,7 @@ var (
 	// duringExpr is training under way; when training, or starting it, fails may be before its first step.
 	duringExpr = lazy(`(?i)` + either(
 		`\b(?:during|while|in the (?:middle|process) of)\s+(?:(?:the|i|am|it|is|my|running|[\w-]+|rl)\s+){0,3}(?:pre-?)?tra(?:in|n)(?:n?ing|s|ed)?(?:\s|[,;:!?)]|$)`,
-		`\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:~ ?)?(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b`,
+		`\b(?:after|at|in) (?:about |around |only |just |the |first |a )*(?:~ ?)?(?:\d[\d,k]*|few|several|some|many|first|second)\S* (?:(?:hundreds?|thousands?|of) ){0,3}(?:training |global |optimi[sz]ation )?(?:step|iteration|iter|batch|minibatch)(?:e?s)?\b`,
 		`\bat (?:the )?(?:training |global )?(?:iteration|iter|step|epoch) #?\d`,
 		`\b(?:in|on) (?:iteration|iter|epoch) #?\d`,
 		`\bin training(?:[\s,;:!?)]*$|\s+(?:loop|step|process|phase|stage)\b)`,
@@ -134,11 +134,15 @@ var (
 	pathExpr  = lazy(`\x60[^\x60\n]{40,}(?:\x60|$)|https?:[!-~]+|[!-~]+/[!-~]+/[!-~]+|[!-~]+\.cc\b[!-~]*`)
 )
 
+// orExpr is a second word for the one before it.
+var orExpr = lazy(`(?i) ?\(or \w+\) `)
+
 // sentenceSays reads one sentence that tells of the failure.
 func sentenceSays(sentence string) heard {
 	if s := called(sentence); s != (sight{}) {
 		return heard{s, 3}
 	}
+	sentence = orExpr().ReplaceAllString(sentence, " ")
 	var best heard
 	for _, clause := range joinsExpr().Split(callExpr().ReplaceAllString(pathExpr().ReplaceAllString(sentence, ""), "$1"), -1) {
 		if startExpr().MatchString(clause) && !read(clause).has(kCompile) {
@@ -277,7 +281,7 @@ var contrastExpr = lazy(`(?i)\b(?:runs?|works?|fine|ok|okay|possible|succeeds?|c
 
 var (
 	// feedsExpr is the making of what a model is fed with.
-	feedsExpr = lazy(`(?i)\bpre-? ?pro(?:c\w*)?\b|\btokeniz(?:ing|ation)\b|\bdata(?:set)? (?:loading|preparation|preparing|creation|creating|generation|generating|building|conversion|processing)|\b(?:load|read|creat|build|process|prepar)ing (?:\w+ ){0,3}data(?:set)?s?\b`)
+	feedsExpr = lazy(`(?i)\bpre-? ?pro(?:c\w*)?\b|\btokeni[sz](?:ing|ation)\b|\bprocess(?:es|ed)? (?:the |my )?(?:\w+ )?data(?:set)?\b|\bdata(?:set)? (?:loading|preparation|preparing|creation|creating|generation|generating|building|conversion|processing)|\b(?:load|read|creat|build|process|prepar)ing (?:\w+ ){0,3}data(?:set)?s?\b`)
 	// outputExpr is output for its own sake, in words that code has for other things.
 	outputExpr = lazy(`(?i)` + either(
 		`\bfeature[ _]extraction\b`,
@@ -287,6 +291,7 @@ var (
 		`\bencod(?:e|ing) (?:\w+ ){0,4}(?:to|into|as) (?:tensors?|vectors?|embeddings?)`,
 		`\b(?:extract|export|visuali[sz]|reconstruct|sav|writ|generat)\w*[ _](?:the |an? |my )?(?:\w+[ _]){0,2}(?:mesh(?:es)?|point[ _]?clouds?|videos?|depth|textures?)\b`,
 		`\bmesh (?:extraction|reconstruction|generation)\b`,
+		`\bmesh(?:es)? (?:\w+ ){0,3}extracted\b`,
 		`\bstreaming (?:an? |the )?(?:response|answer|output|reply)`,
 		`\bduring streaming\b`,
 		`^\W*(?:doing |performing |running |applying )?(?:the |an? )?(?:recognition|super-?resolution|diari[sz]ation|colori[sz]ation|transcription|upscaling|upsampling|inpainting|source separation)\b`,

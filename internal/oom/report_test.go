@@ -26,6 +26,19 @@ func TestReports(t *testing.T) {
 		"a batch moved to the card":                    {"  File \"/w/t.py\", line 9, in train\n    images = images.to(device)\n" + smallMessage, Data},
 		"no algorithm of cuDNN":                        {strings.TrimSuffix(cut, "\n") + "\nRuntimeError: Unable to find a valid cuDNN algorithm to run convolution\n", Backward},
 		"ONNX Runtime's arena":                         {"INFO Starting inference for 1 steps\n[E:onnxruntime:, sequential_executor.cc:516] bfc_arena.cc:376 void* onnxruntime::BFCArena::AllocateRawInternal(size_t)\n", Sample},
+		"autograd's anomaly mode":                      {"Warning: Traceback of forward call that caused the error:\n" + smallMessage, Backward},
+		"a loader's worker killed beside a step":       {"RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.\n\nTraceback (most recent call last):\n  File \"/w/train.py\", line 3, in train\n    out = model(x)\n", Data},
+		"a bar that counts scores, in train.py":        {"[to SR images] PSNR: 20.9 dB:   1%| | 1/176 [00:00<00:34,  5.00it/s]\nTraceback (most recent call last):\n  File \"train.py\", line 9, in <module>\n    sr = net(lr)\n" + smallMessage, Eval},
+		"a bar that counts scores and a loss":          {"[1/9] loss 0.2 PSNR: 20.9 dB:   1%| | 1/176 [00:00<00:34,  5.00it/s]\nTraceback (most recent call last):\n  File \"train.py\", line 9, in <module>\n    sr = net(lr)\n" + smallMessage, Forward},
+		"a file's path in what a program announces":    {"2022-02-23 19:35:10,513 INFO [a.py:1] Creating model\n2022-02-23 19:35:11,513 INFO [a.py:2] Loading G from ./exp/data/lang/G.pt\n" + smallMessage, Load},
+		"arithmetic in a function that says nothing":   {"  File \"/w/geometry.py\", line 9, in overlaps\n    ious = overlap / (area1[:, None] + area2 - overlap)\n" + smallMessage, Forward},
+		"the average of an optimizer in TensorFlow":    {"ResourceExhaustedError: OOM when allocating tensor with shape[2304,384]\n\t [[Node: ExponentialMovingAverage/AssignMovingAvg_4/sub_1 = Sub[T=DT_FLOAT]]]\n", Optimizer},
+		"MatConvNet's workspace":                       {"Error: vl::impl::nnconv_forward_blas: getWorkspace [out of memory error]\n", Forward},
+		"a pool's process that was killed":             {"A process in the process pool was terminated abruptly while the future was running or pending.\nThe error comes in the tokenisation part.\n", Data},
+		"many iterations":                              {"# It fails\n\n" + smallMessage + "I meet out of memory after some hundred (or thousand) iterations\n", Forward},
+		"ComfyUI's shortest message":                   {"!!! Exception during processing !!! Allocation on device \nTraceback (most recent call last):\n  File \"/w/nodes.py\", line 9, in process\n    bi.model.to(device)\n", Init},
+		"data loaded where training is set up":         {"  File \"/w/train.py\", line 9, in setup_training_options\n    d = dataset.load_dataset(**args)\n  File \"/w/dataset.py\", line 3, in load_dataset\n    x = tfutil.var(labels)\n" + smallMessage, Data},
+		"inference with a finetuned model":             {"# Running out of GPU space when inferencing model using LoRA finetuned model\n\n  File \"/e/site-packages/torch/nn/modules/module.py\", line 1, in _call_impl\n    return forward_call(*args)\n", Sample},
 		"a failed collective beside no word of memory": {"NCCL error: unhandled system error\n", ""},
 	} {
 		l, err := Read(strings.NewReader(c.log))
@@ -63,6 +76,9 @@ func TestSaidCauses(t *testing.T) {
 		"Using map_location='cpu' solved it for me.":                  CheckpointOnGPU,
 		"The test code takes full size images.":                       EvalLargerThanTrain,
 		"Memory is piling up between the cases.":                      Leak,
+		"Even batch_size=1 was tried.":                                ModelTooLarge,
+		"Resource exhausted when training in a loop.":                 Leak,
+		"It runs out of memory on resume.":                            CheckpointOnGPU,
 		"I resume the training from a checkpoint and it fails there.": CheckpointOnGPU,
 	} {
 		for message, holds := range map[string]bool{smallMessage: true, "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8388608 bytes.\n": false} {
@@ -71,6 +87,29 @@ func TestSaidCauses(t *testing.T) {
 				t.Errorf("%q beside %.30q: %s found %v, want %v", said, message, want, found, holds)
 			}
 		}
+	}
+}
+
+// The machine's own memory by what its allocators are called.
+func TestHostAllocators(t *testing.T) {
+	for _, message := range []string{
+		"RuntimeError: $ Torch: not enough memory: you tried to allocate 0GB. Buy new RAM! at ..\\aten\\src\\TH\\THGeneral.cpp:201\n",
+		"W bfc_allocator.cc:273] Allocator (cuda_host_bfc) ran out of memory trying to allocate 3.72GiB.  Current allocation summary follows.\n",
+		"ResourceExhaustedError: OOM when allocating tensor with shape[2304,384]\n\t [[Node: a/b = Sub[_device=\"/job:localhost/replica:0/task:0/cpu:0\"]]]\n",
+		"Memory allocation failure    from pandas.core.frame import DataFrame\n",
+		"# RAM OOM in training\n\nTraining Progress:   6%|▌         | 9/150 [23:07<5:43:53, 146.34s/it]\n",
+	} {
+		if d := diagnose(t, message); d == nil || d.Failure.Kind != Host || d.Causes[0].Cause != HostMemory {
+			t.Errorf("%q: not the machine's memory", message)
+		}
+	}
+}
+
+// A card that the message does not number has processes all the same.
+func TestCardWithoutNumber(t *testing.T) {
+	d := diagnose(t, "[rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 66.00 MiB. GPU  has a total capacity of 79.14 GiB of which 25.69 MiB is free. Process 8674 has 28.09 GiB memory in use. Including non-PyTorch memory, this process has 50.95 GiB memory in use. Of the allocated memory\n[rank5]: 49.39 GiB is allocated by PyTorch, and 825.12 MiB is reserved by PyTorch but unallocated.\n")
+	if f := d.Failure.Facts; f.GPU != nil || f.Total == nil || f.Free == nil || len(f.Others) != 1 || d.Causes[0].Cause != OtherProcess {
+		t.Errorf("facts %+v, first cause %s", f, d.Causes[0].Cause)
 	}
 }
 

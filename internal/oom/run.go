@@ -148,12 +148,14 @@ var notes = []note{
 	{"after ", `(?i)(?:memory|oom|crash\w*|fails?|error|happens|occurs)\b[^.\n]{0,60}\bafter (?:about |around |only |at least |~ ?|the |first )*(?:\d+k?|several|some|few|a few|many)(?:th|st|nd|rd)? (?:of )?(?:\w+ )?(?:epoch|iter|step|batch)`, tell(func(t *Told) *bool { return &t.Late }), false},
 	{"after ", `(?i)\bafter (?:about |around |only |at least |~ ?|the |first )*(?:\d+k?|several|some|few|a few|many)(?:th|st|nd|rd)? (?:of )?(?:\w+ )?(?:epoch|iter|step|batch)[^.\n]{0,60}\b(?:memory|oom|crash\w*|killed)\b`, tell(func(t *Told) *bool { return &t.Late }), false},
 	{"resum", `(?i)\b(?:resum(?:e|es|ing|ed)|restart(?:s|ing|ed)?) [^.\n]{0,60}\b(?:train|checkpoint|fail|oom|crash|die|memory)`, tell(func(t *Told) *bool { return &t.Resume }), false},
+	{"resum", `(?i)(?:memory|oom|crash\w*|fails?|error)\b[^.\n]{0,40}\b(?:on|when|after|upon|while|during|at)(?: i| trying to| the)* resum`, tell(func(t *Told) *bool { return &t.Resume }), false},
 	{"restart", `(?i)\brestart(?:s|ing|ed)? [^.\n]{0,40}\bcheckpoint`, tell(func(t *Told) *bool { return &t.Resume }), false},
 	{"bigger", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"larger", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"accumulat", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"validat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"evaluat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"no_grad", noGradTalk, tell(func(t *Told) *bool { return &t.NoGrad }), false}, {"map_location", mappedTalk, tell(func(t *Told) *bool { return &t.Mapped }), false},
 	{"test", wholeTalk, tell(func(t *Told) *bool { return &t.Full }), false}, {"piling up", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"build", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
+	{"batch", oneTalk, tell(func(t *Told) *bool { return &t.One }), false}, {"loop", againTalk, tell(func(t *Told) *bool { return &t.Again }), false}, {"fold", againTalk, tell(func(t *Told) *bool { return &t.Again }), false}, {"trial", againTalk, tell(func(t *Told) *bool { return &t.Again }), false},
 	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
 	{"-m ", `(?:python[\d.]*)\s+-m\s+([\w.]+)`, func(r *Run, m []string) {
 		if !strings.HasPrefix(m[1], "torch.distributed") { // which starts another

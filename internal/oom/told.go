@@ -24,6 +24,8 @@ type Told struct {
 	NoGrad   bool  // torch.no_grad() is what was missing
 	Mapped   bool  // map_location is
 	Full     bool  // whole inputs are tested, parts trained on
+	One      bool  // the batch is one already
+	Again    bool  // the same is done again and again in one process
 	Volatile bool  // PyTorch's warning that volatile=True no longer switches the graph off
 }
 
@@ -44,6 +46,8 @@ const (
 	noGradTalk   = `(?i)\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|need\w*|forg[eo]t\w*|miss\w*|with|without|under|wrap\w*|try|put)\b[^.\n]{0,40}\b(?:torch\.)?no_grad\b|\bno_grad\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|forgot)`
 	mappedTalk   = `(?i)\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|set(?:ting)?|with|without|need\w*|should|try|pass\w*)\b[^.\n]{0,40}\bmap_location\b|\bmap_location\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|cure)`
 	wholeTalk    = `(?i)\btest\w*\b[^.\n]{0,60}\b(?:full[- ]?(?:size|resolution)|(?:whole|entire|full) (?:image|picture|video|volume|scene|frame)|no cropping|not crop)|\btrain\w*\b[^.\n]{0,40}\bcrop(?:s|ped|ping)?\b[^\n]{0,80}\btest`
+	oneTalk      = `(?i)\bbatch[ _-]?size\W{0,3}(?:(?:is|was|to|of|as|at|=|down|set|even|already|reduced|just|only)\W+){0,4}(?:1|one)\b(?:[^\d.x*]|\.\s|\.?$)`
+	againTalk    = `(?i)\b(?:train|fit|run|load|creat|evaluat|infer|predict|call|generat)\w*\b[^.\n]{0,30}\bin (?:a |the |one )?(?:for |while )?loop\b|\b(?:second|next|each|every|other|several|multiple) (?:fold|trial|hyper-?parameter|experiment)s?\b|\bk-?fold\b|\bcross[- ]?validation\b`
 	evalTalkExpr = `(?i)(?:memory|oom|error|crash\w*|fails?)\b[^\n]{0,80}\b(?:during|in|on|at|when|while|for)(?: the| doing| running| i run)* (?:evaluat|validat)|\b(?:during|in|when|while)(?: the| doing| running| i run)* (?:evaluat|validat)[^\n]{0,80}(?:memory|oom|error|crash)`
 )
 
@@ -91,6 +95,8 @@ var sayings = []struct {
 	{OtherProcess, func(t *Told) bool { return t.Held }, 52, "evidence.told_held", onCard},
 	{Leak, func(t *Told) bool { return t.Leak }, 57, "evidence.told_leak", onCard},
 	{Leak, func(t *Told) bool { return t.Late }, 45, "evidence.told_late", func(e *evidence) bool { return onCard(e) && !inPhase(e, Init, Load, Eval) }},
+	{Leak, func(t *Told) bool { return t.Again }, 46, "evidence.told_again", func(e *evidence) bool { return onCard(e) && !inPhase(e, Init, Load) }},
+	{ModelTooLarge, func(t *Told) bool { return t.One }, 62, "evidence.batch_of_one", onCard},
 	{EvalLargerThanTrain, func(t *Told) bool { return t.Full }, 56, "evidence.told_full", outside},
 	{EvalWithoutNoGrad, func(t *Told) bool { return t.NoGrad }, 58, "evidence.told_no_grad", outside},
 	{CheckpointOnGPU, func(t *Told) bool { return t.Resume }, 53, "evidence.told_resume", onCard},

@@ -110,7 +110,7 @@ var (
 	feeders   = strings.Fields("getitem collate collator prefetcher")
 	caching   = strings.Fields("cache caching precompute precache preencode") // of what a frozen part makes of the data, before training
 	cached    = strings.Fields("latent embedding embed feature text caption encoding")
-	stores    = strings.Fields("dataset data datamodule corpus csv parquet example cam camera colmap")
+	stores    = strings.Fields("dataset data datamodule corpus csv parquet example cam camera colmap replay")
 	readers   = strings.Fields("load read loadtxt genfromtxt memmap") // of NumPy and others that compute on the machine itself
 	preparers = strings.Fields("preprocess preprocessing preprocessor preproc prepro tokenization")
 	parts     = strings.Fields("batch input image img sample target label data mask token ids video audio frame feature feat adj edge graph pixel wav mel annotation")
@@ -118,7 +118,7 @@ var (
 )
 
 // nouns are words that a stem would take for something they are not.
-const nouns = "compiled trainer trained trainable generator detector validity inferred"
+const nouns = "finetuned compiled trainer trained trainable generator detector validity inferred"
 
 // idioms are frameworks' own names that their words do not tell.
 var idioms = map[kind]string{
@@ -127,6 +127,7 @@ var idioms = map[kind]string{
 	kBuild | kModel:   "get_model get_peft_model resize_token_embeddings add_weight determine_available_memory determine_num_available_blocks profile_num_available_blocks init_memory_pool boost enable_model_cpu_offload enable_sequential_cpu_offload create_executor create_trainer build_trainer get_trainer make_trainer setup_trainer build_runner create_runner",
 	kPerhaps:          "super_resolution superresolution super_resolve",
 	kExport | kTarget: "torch2trt trtexec onnx2trt onnx2tf",
+	kLoad | kData:     "cameraList_from_camInfos loadCam",
 	kTrain:            "lr_find lr_finder update_actor update_critic update_policy train_on_batch",
 	kEval:             "training_report estimate_loss inference_on_dataset compute_on_dataset compute_metrics compute_metric calc_metric calculate_metrics compute_fid calc_fid calculate_fid prediction_step prediction_loop nested_concat nested_gather torch_pad_and_concatenate distributed_concat",
 }
@@ -204,7 +205,7 @@ func (n ident) any(words []string) bool {
 
 // feeding reports an identifier that reads or makes what a model is fed with.
 func (n ident) feeding() bool {
-	return n.any(feeders) || n.any(caching) && n.any(cached) || n.has(kLoad) && n.has(kOne) && !n.has(kModel|kFile|kSample|kTarget) ||
+	return n.any(feeders) || n.kind == kLoad|kData || n.any(caching) && n.any(cached) || n.has(kLoad) && n.has(kOne) && !n.has(kModel|kFile|kSample|kTarget) ||
 		n.any(stores) && n.has(kLoad|kMake|kBuild) && !n.has(kModel|kFile|kForward|kLoss|kStep)
 }
 
