@@ -152,21 +152,27 @@ func (e *Executor) Poison() error {
 func (e *Executor) SetFloats(id program.ID, src []float32) error {
 	t := &e.layout.Tensors[id]
 	return e.on(func() error {
-		return e.stage.write(e.tensor(id), len(src), t.DType, func(dst []byte, from int) { encode(dst, src[from:], t.DType) })
+		return e.stage.write(e.place(id), len(src), func(dst []byte, from int) { encode(dst, src[from:], t.DType) })
 	})
 }
 
-// Fill has a float32 tensor written in parts, each into page-locked memory, while others are on their way to the device.
+// Fill has a tensor of float32 values written in parts, each into page-locked memory, while others are on their way to the device.
 func (e *Executor) Fill(id program.ID, fill func(dst []float32, from int)) error {
 	t := &e.layout.Tensors[id]
-	if t.DType != trace.Float32 {
+	part := map[trace.DType]func(dst []byte, from int){
+		trace.Float32: func(dst []byte, from int) {
+			fill(unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)/4), from)
+		},
+		trace.Float32Low: func(dst []byte, from int) {
+			values := make([]float32, len(dst)/4)
+			fill(values, from)
+			splitAll(dst, values)
+		},
+	}[t.DType]
+	if part == nil {
 		return fmt.Errorf("fill %s: it is %s", t.Name, t.DType)
 	}
-	return e.on(func() error {
-		return e.stage.write(e.tensor(id), t.Len(), t.DType, func(dst []byte, from int) {
-			fill(unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)/4), from)
-		})
-	})
+	return e.on(func() error { return e.stage.write(e.place(id), t.Len(), part) })
 }
 
 // SetInts writes the head of an int32 tensor.
@@ -176,7 +182,7 @@ func (e *Executor) SetInts(id program.ID, src []int32) error {
 		return fmt.Errorf("write ints to %s: it is %s", t.Name, t.DType)
 	}
 	return e.on(func() error {
-		return e.stage.write(e.tensor(id), len(src), t.DType, func(dst []byte, from int) {
+		return e.stage.write(e.place(id), len(src), func(dst []byte, from int) {
 			copy(dst, unsafe.Slice((*byte)(unsafe.Pointer(&src[from])), len(dst)))
 		})
 	})
@@ -186,7 +192,7 @@ func (e *Executor) SetInts(id program.ID, src []int32) error {
 func (e *Executor) Floats(id program.ID, dst []float32) error {
 	t := &e.layout.Tensors[id]
 	return e.on(func() error {
-		return e.stage.read(e.tensor(id), len(dst), t.DType, func(src []byte, to int) { decode(dst[to:], src, t.DType) })
+		return e.stage.read(e.place(id), len(dst), func(src []byte, to int) { decode(dst[to:], src, t.DType) })
 	})
 }
 
@@ -252,6 +258,16 @@ func (e *Executor) unload() error {
 
 // tensor is where a tensor lies.
 func (e *Executor) tensor(id program.ID) Pointer { return e.arena + Pointer(e.layout.Offset[id]) }
+
+// place is where what Floats and SetFloats call a tensor lies: with Float32Low also what it completes, the upper half of its values.
+func (e *Executor) place(id program.ID) place {
+	t := &e.layout.Tensors[id]
+	p := place{[]Pointer{e.tensor(id)}, int(t.DType.Size())}
+	if t.DType == trace.Float32Low {
+		p.at = []Pointer{e.tensor(t.Completes), e.tensor(id)}
+	}
+	return p
+}
 
 // ptr is where an argument lies, 0 where it is absent.
 func (e *Executor) ptr(a program.Arg) Pointer {

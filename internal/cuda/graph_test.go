@@ -67,7 +67,7 @@ func fiveIterations(t *testing.T, e *Executor, dtype trace.DType) (numbers []flo
 	var ids []program.ID
 	var shot, last [][]float32
 	for _, p := range step.Params {
-		ids = append(ids, p.Weight)
+		ids = append(ids, p.Value())
 		shot, last = append(shot, make([]float32, p.Len())), append(last, make([]float32, p.Len()))
 	}
 	var read [5][2]float32
@@ -102,20 +102,6 @@ func fiveIterations(t *testing.T, e *Executor, dtype trace.DType) (numbers []flo
 		numbers = append(append(numbers, shot[i]...), last[i]...)
 	}
 	return append(numbers, float32(r.value(step.LossSum)))
-}
-
-// initial sets nanoGPT's initial weights.
-func (r *run) initial() {
-	r.t.Helper()
-	for i, p := range r.step.Params {
-		buf := make([]float32, p.Len())
-		p.Initial(buf, 0, i, 1)
-		r.must(r.SetFloats(p.Weight, buf))
-		if p.Master != program.None {
-			r.must(r.SetFloats(p.Master, buf))
-		}
-	}
-	r.must(r.Run(r.step.Init, program.Step{}))
 }
 
 // tokens writes a micro-batch that differs from n to n.

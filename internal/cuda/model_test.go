@@ -73,13 +73,30 @@ func (r *run) load() {
 	r.step.AddScratch(r.Scratch)
 	r.must(r.Load(r.step.Place()))
 	r.must(r.Poison())
-	for _, p := range r.step.Params {
-		r.must(r.SetFloats(p.Weight, r.b.Param[p.Name]))
-		if p.Master != program.None {
-			r.must(r.SetFloats(p.Master, r.b.Param[p.Name]))
-		}
-	}
+	r.parameters(func(i int, p gpt.Param) []float32 { return r.b.Param[p.Name] })
 	r.must(r.Run(r.step.Init, program.Step{}))
+}
+
+// initial sets nanoGPT's initial weights and zeroes the moments.
+func (r *run) initial() {
+	r.t.Helper()
+	r.parameters(func(i int, p gpt.Param) []float32 {
+		v := make([]float32, p.Len())
+		p.Initial(v, 0, i, 1)
+		return v
+	})
+	r.must(r.Run(r.step.Init, program.Step{}))
+}
+
+// parameters gives every parameter its values.
+func (r *run) parameters(values func(i int, p gpt.Param) []float32) {
+	r.t.Helper()
+	for i, p := range r.step.Params {
+		r.must(r.SetFloats(p.Value(), values(i, p)))
+	}
+	if r.step.Weights >= 0 {
+		r.must(r.Run(r.step.Weights, program.Step{}))
+	}
 }
 
 // gradient runs one iteration as far as its gradients, and returns the mean loss.
@@ -182,7 +199,7 @@ func TestOverflowLeavesTheWeights(t *testing.T) {
 			weights := func() (all [][]float32) {
 				for _, p := range r.step.Params {
 					v := make([]float32, p.Len())
-					r.must(r.Floats(p.Master, v))
+					r.must(r.Floats(p.Value(), v))
 					all = append(all, v)
 				}
 				return all

@@ -42,6 +42,7 @@ const (
 	elem     kind = iota // the element type under test
 	float                // fp32
 	positive             // fp32, above zero
+	master               // what completes the argument before it to fp32; absent where that is fp32 itself
 	ints
 )
 
@@ -226,8 +227,12 @@ func updateCases(s program.Attrs) []opcase {
 		}},
 		{program.AdamW, s, slices.Concat([]arg{pos(1)}, adam(n, fl(n)), adam(3, el(3)), adam(s.C, fl(s.C)), adam(s.OC*s.C, el(s.OC*s.C))), func(a [][]float64) {
 			for i := 1; i < len(a); i += 5 {
-				cpu.AdamW(a[i+1], a[i+2], a[i+3], a[i+4], a[0][0], h)
-				copy(a[i], a[i+1])
+				value := a[i]
+				if a[i+1] != nil {
+					value = a[i+1]
+				}
+				cpu.AdamW(value, a[i+2], a[i+3], a[i+4], a[0][0], h)
+				copy(a[i], value)
 			}
 		}},
 		{program.Zero, s, []arg{el(n)}, func(a [][]float64) { clear(a[0]) }},
@@ -237,7 +242,18 @@ func updateCases(s program.Attrs) []opcase {
 }
 
 // adam is a tensor of n elements as AdamW takes it.
-func adam(n int, grad arg) []arg { return []arg{el(n), fl(n), fl(n), pos(n), grad} }
+func adam(n int, grad arg) []arg { return []arg{el(n), {master, n, nil}, fl(n), pos(n), grad} }
+
+// in is the case with weights in dtype.
+func (c opcase) in(dtype trace.DType) opcase {
+	c.args = slices.Clone(c.args)
+	for i, a := range c.args {
+		if a.kind == master && program.MasterOf(dtype) == "" {
+			c.args[i] = arg{}
+		}
+	}
+	return c
+}
 
 // program is the op alone, in one section.
 func (c *opcase) program(e *Executor, dtype trace.DType) *program.Program {
@@ -245,11 +261,14 @@ func (c *opcase) program(e *Executor, dtype trace.DType) *program.Program {
 	op := program.Op{Code: c.code, Name: "op", Attrs: c.attrs, Scratch: program.Absent}
 	types := map[kind]trace.DType{elem: dtype, float: trace.Float32, positive: trace.Float32, ints: trace.Int32}
 	for i, a := range c.args {
-		if a.n == 0 {
-			op.Args = append(op.Args, program.Absent)
-			continue
+		id, name := program.None, fmt.Sprint("arg", i)
+		switch {
+		case a.kind == master:
+			id = p.AddMaster(trace.Optimizer, name, op.Args[i-1].ID)
+		case a.n > 0:
+			id = p.Add(program.Persistent, trace.Activation, types[a.kind], name, a.n)
 		}
-		op.Args = append(op.Args, p.Whole(p.Add(program.Persistent, trace.Activation, types[a.kind], fmt.Sprint("arg", i), a.n)))
+		op.Args = append(op.Args, p.Whole(id))
 	}
 	p.Sections[0].Ops = []program.Op{op}
 	p.AddScratch(e.Scratch)
@@ -379,7 +398,7 @@ func references() []reference {
 	var list []reference
 	for _, dtype := range testDTypes {
 		for i, c := range opcases(rand.New(rand.NewPCG(7, 8))) {
-			list = append(list, reference{opcase: c, name: fmt.Sprintf("%s, case %d %v %s", dtype, i, c.code, shapeOf(c.attrs)), dtype: dtype})
+			list = append(list, reference{opcase: c.in(dtype), name: fmt.Sprintf("%s, case %d %v %s", dtype, i, c.code, shapeOf(c.attrs)), dtype: dtype})
 		}
 	}
 	var group errgroup.Group

@@ -38,15 +38,7 @@ func smallStep(t *testing.T, e *Executor, m gpt.Model, dtype trace.DType, micro 
 	r := &run{t: t, Executor: e, step: step}
 	step.AddScratch(e.Scratch)
 	r.must(e.Load(step.Place()))
-	buf := make([]float32, 0, 1<<16)
-	for i, p := range step.Params {
-		buf = buf[:p.Len()]
-		p.Initial(buf, 0, i, 1)
-		r.must(e.SetFloats(p.Weight, buf))
-		if p.Master != program.None {
-			r.must(e.SetFloats(p.Master, buf))
-		}
-	}
+	r.initial()
 	tokens := make([]int32, micro*m.BlockSize)
 	for i := range tokens {
 		tokens[i] = int32(i * 7 % m.VocabSize)
@@ -57,7 +49,7 @@ func smallStep(t *testing.T, e *Executor, m gpt.Model, dtype trace.DType, micro 
 	}
 	r.must(e.SetInts(step.Targets, tokens))
 	at := program.Step{Seed: 1, LR: 1e-3, T: 1, LossScale: 1}
-	for _, section := range []int{step.Init, step.BeginEval, step.Eval, step.Begin, step.First, step.TrainRest, step.Update} {
+	for _, section := range []int{step.BeginEval, step.Eval, step.Begin, step.First, step.TrainRest, step.Update} {
 		if section >= 0 {
 			r.must(e.Run(section, at))
 		}

@@ -82,7 +82,7 @@ func (e *Executor) copyOut(ids []program.ID, dst [][]float32) error {
 	}
 	for i, id := range ids {
 		t := &e.layout.Tensors[id]
-		if err := e.shot.stage.read(e.tensor(id), len(dst[i]), t.DType, func(src []byte, to int) { decode(dst[i][to:], src, t.DType) }); err != nil {
+		if err := e.shot.stage.read(e.place(id), len(dst[i]), func(src []byte, to int) { decode(dst[i][to:], src, t.DType) }); err != nil {
 			return fmt.Errorf("snapshot of %s: %w", t.Name, err)
 		}
 	}

@@ -92,15 +92,35 @@ func (s *stageSlot) bytes(n int) []byte {
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&s.memory))), n)
 }
 
-// write queues the copy of n elements to dst; fill writes the elements from `from` on in their dtype, on a goroutine for each of
+// place is where a tensor's elements lie on the device: at one address, or a part of each at several. A buffer holds a run of
+// elements address by address.
+type place struct {
+	at   []Pointer
+	size int // bytes of an element at each address
+}
+
+// whole is the bytes of an element.
+func (p place) whole() int { return p.size * len(p.at) }
+
+// each calls copy for the run of n elements from number `from` on: for its part at each address, and that part's place in the buffer.
+func (p place) each(from, n int, copy func(at Pointer, offset uintptr, bytes int) error) error {
+	bytes := n * p.size
+	for i, at := range p.at {
+		if err := copy(at+Pointer(from*p.size), uintptr(i*bytes), bytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write queues the copy of n elements to dst; fill writes those from `from` on as the buffer has them, on a goroutine for each of
 // several buffers where there are several.
-func (s *staging) write(dst Pointer, n int, dtype trace.DType, fill func(buf []byte, from int)) (err error) {
-	size := int(dtype.Size())
-	per := stageBytes / size
+func (s *staging) write(dst place, n int, fill func(buf []byte, from int)) (err error) {
+	per := stageBytes / dst.whole()
 	type flight struct {
 		slot   *stageSlot
 		from   int
-		bytes  int
+		n      int
 		filled chan struct{}
 	}
 	var queue []flight
@@ -108,7 +128,9 @@ func (s *staging) write(dst Pointer, n int, dtype trace.DType, fill func(buf []b
 		f := queue[0]
 		queue = queue[1:]
 		<-f.filled
-		if err := s.drv.toDevice(dst+Pointer(f.from*size), f.slot.memory, f.bytes, s.stream); err != nil {
+		if err := dst.each(f.from, f.n, func(at Pointer, offset uintptr, bytes int) error {
+			return s.drv.toDevice(at, f.slot.memory+offset, bytes, s.stream)
+		}); err != nil {
 			return err
 		}
 		return s.drv.record(f.slot.event, s.stream)
@@ -128,8 +150,8 @@ func (s *staging) write(dst Pointer, n int, dtype trace.DType, fill func(buf []b
 		if err != nil {
 			return err
 		}
-		f := flight{slot, from, min(stageBytes, (n-from)*size), make(chan struct{})}
-		work := func() { defer close(f.filled); fill(slot.bytes(f.bytes), from) }
+		f := flight{slot, from, min(per, n-from), make(chan struct{})}
+		work := func() { defer close(f.filled); fill(slot.bytes(f.n*dst.whole()), from) }
 		if n <= per {
 			work()
 		} else {
@@ -145,52 +167,69 @@ func (s *staging) write(dst Pointer, n int, dtype trace.DType, fill func(buf []b
 	return nil
 }
 
-// read copies n elements from src and hands them to drain, in order.
-func (s *staging) read(src Pointer, n int, dtype trace.DType, drain func(buf []byte, to int)) error {
-	size := int(dtype.Size())
-	per := stageBytes / size
+// read copies n elements from src and hands them to drain, on a goroutine for each of several buffers where there are several.
+func (s *staging) read(src place, n int, drain func(buf []byte, to int)) error {
+	per := stageBytes / src.whole()
 	type flight struct {
-		slot  *stageSlot
-		to, n int
+		slot    *stageSlot
+		to, n   int
+		drained chan struct{}
 	}
-	var queue []flight
-	finish := func() error {
-		f := queue[0]
-		queue = queue[1:]
+	var copying, draining []flight
+	hand := func() error {
+		f := copying[0]
+		copying = copying[1:]
 		if err := s.drv.do(cuEventSynchronize, f.slot.event); err != nil {
 			return err
 		}
-		drain(f.slot.bytes(f.n), f.to)
+		work := func() { defer close(f.drained); drain(f.slot.bytes(f.n*src.whole()), f.to) }
+		if n <= per {
+			work()
+		} else {
+			go work()
+		}
+		draining = append(draining, f)
 		return nil
 	}
+	defer func() {
+		for _, f := range draining { // nobody reads a buffer that is given back, or dst before it is written
+			<-f.drained
+		}
+	}()
 	for to := 0; to < n; to += per {
-		if len(queue) == len(s.slots)-1 {
-			if err := finish(); err != nil {
+		if len(copying) == len(s.slots)/2 {
+			if err := hand(); err != nil {
 				return err
 			}
+		}
+		if len(copying)+len(draining) == len(s.slots) {
+			<-draining[0].drained
+			draining = draining[1:]
 		}
 		slot, err := s.take()
 		if err != nil {
 			return err
 		}
-		bytes := min(stageBytes, (n-to)*size)
-		if err := s.drv.toHost(slot.memory, src+Pointer(to*size), bytes, s.stream); err != nil {
+		f := flight{slot, to, min(per, n-to), make(chan struct{})}
+		if err := src.each(f.to, f.n, func(at Pointer, offset uintptr, bytes int) error {
+			return s.drv.toHost(slot.memory+offset, at, bytes, s.stream)
+		}); err != nil {
 			return err
 		}
 		if err := s.drv.record(slot.event, s.stream); err != nil {
 			return err
 		}
-		queue = append(queue, flight{slot, to, bytes})
+		copying = append(copying, f)
 	}
-	for len(queue) > 0 {
-		if err := finish(); err != nil {
+	for len(copying) > 0 {
+		if err := hand(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// encode fills dst with src in dtype, rounded to the nearest, ties to even.
+// encode fills dst with src in dtype, rounded to the nearest, ties to even; of Float32Low as splitAll does.
 func encode(dst []byte, src []float32, dtype trace.DType) {
 	switch dtype {
 	case trace.Float32:
@@ -203,6 +242,8 @@ func encode(dst []byte, src []float32, dtype trace.DType) {
 		for i := 0; i < len(dst)/2; i++ {
 			binary.LittleEndian.PutUint16(dst[2*i:], float16(src[i]))
 		}
+	case trace.Float32Low:
+		splitAll(dst, src)
 	default:
 		panic("cuda: floats written as " + string(dtype))
 	}
@@ -221,6 +262,8 @@ func decode(dst []float32, src []byte, dtype trace.DType) {
 		for i := 0; i < len(src)/2; i++ {
 			dst[i] = fromFloat16(binary.LittleEndian.Uint16(src[2*i:]))
 		}
+	case trace.Float32Low:
+		joinAll(dst, src)
 	default:
 		panic("cuda: floats read from " + string(dtype))
 	}

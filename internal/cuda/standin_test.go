@@ -50,7 +50,12 @@ func loadTensors(t *testing.T, e *Executor, dtypes []trace.DType, n int) []progr
 	p := &program.Program{}
 	var ids []program.ID
 	for i, d := range dtypes {
-		ids = append(ids, p.Add(program.Persistent, trace.Activation, d, fmt.Sprint("t", i), n))
+		name := fmt.Sprint("t", i)
+		if d == trace.Float32Low {
+			ids = append(ids, p.AddMaster(trace.Optimizer, name, p.Add(program.Persistent, trace.Weight, trace.BFloat16, name+".weight", n)))
+			continue
+		}
+		ids = append(ids, p.Add(program.Persistent, trace.Activation, d, name, n))
 	}
 	if err := e.Load(p.Place()); err != nil {
 		t.Fatal(err)
@@ -101,36 +106,38 @@ func TestTensorsRoundTrip(t *testing.T) {
 	}
 }
 
-// A tensor is filled in parts that start at multiples of FillPart, more of them than there are buffers; only float32 can be.
+// A tensor is filled in parts that start at multiples of FillPart, more of them than there are buffers; only float32 values can be.
 func TestFill(t *testing.T) { onBoth(t, fillsEveryPart) }
 
 func fillsEveryPart(t *testing.T, e *Executor) {
 	n := 5*stageBytes + 7
-	ids := loadTensors(t, e, []trace.DType{trace.Float32, trace.BFloat16}, n)
-	var crooked atomic.Int64
-	if err := e.Fill(ids[0], func(dst []float32, from int) {
-		if from%program.FillPart != 0 {
-			crooked.Store(int64(from))
+	ids := loadTensors(t, e, []trace.DType{trace.Float32, trace.Float32Low, trace.BFloat16}, n)
+	for _, id := range ids[:2] {
+		var crooked atomic.Int64
+		if err := e.Fill(id, func(dst []float32, from int) {
+			if from%program.FillPart != 0 {
+				crooked.Store(int64(from))
+			}
+			for i := range dst {
+				dst[i] = float32(from + i)
+			}
+		}); err != nil {
+			t.Fatal(err)
 		}
-		for i := range dst {
-			dst[i] = float32(from + i)
+		got := make([]float32, n)
+		if err := e.Floats(id, got); err != nil {
+			t.Fatal(err)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	got := make([]float32, n)
-	if err := e.Floats(ids[0], got); err != nil {
-		t.Fatal(err)
-	}
-	for i := range got {
-		if got[i] != float32(i) {
-			t.Fatalf("element %d of %d is %g", i, n, got[i])
+		for i := range got {
+			if got[i] != float32(i) {
+				t.Fatalf("%s: element %d of %d is %g", e.layout.Tensors[id].DType, i, n, got[i])
+			}
+		}
+		if from := crooked.Load(); from != 0 {
+			t.Errorf("a part starts at %d", from)
 		}
 	}
-	if from := crooked.Load(); from != 0 {
-		t.Errorf("a part starts at %d", from)
-	}
-	if err := e.Fill(ids[1], func([]float32, int) {}); err == nil {
+	if err := e.Fill(ids[2], func([]float32, int) {}); err == nil {
 		t.Error("a bfloat16 tensor was filled with float32")
 	}
 }
@@ -173,7 +180,7 @@ func TestSnapshotShowsWhatWasQueuedBefore(t *testing.T) { onBoth(t, snapshotShow
 
 func snapshotShowsWhatWasQueuedBefore(t *testing.T, e *Executor) {
 	n := 9*stageBytes/4 + 7 // more than the ring has at once
-	ids := loadTensors(t, e, []trace.DType{trace.Float32, trace.BFloat16, trace.Float32}, n)
+	ids := loadTensors(t, e, []trace.DType{trace.Float32, trace.BFloat16, trace.Float32Low, trace.Float32}, n)
 	set := func(id program.ID, x float32) {
 		t.Helper()
 		if err := e.SetFloats(id, slices.Repeat([]float32{x}, n)); err != nil {
@@ -184,16 +191,17 @@ func snapshotShowsWhatWasQueuedBefore(t *testing.T, e *Executor) {
 	for i := range 3 {
 		set(ids[0], float32(i))
 		set(ids[1], float32(-i))
-		dst := [][]float32{make([]float32, n), make([]float32, n)}
-		wait, err := e.Snapshot(ids[:2], dst)
+		set(ids[2], float32(i)+1.0/1024)
+		dst := [][]float32{make([]float32, n), make([]float32, n), make([]float32, n)}
+		wait, err := e.Snapshot(ids[:3], dst)
 		if err != nil {
 			t.Fatal(err)
 		}
-		set(ids[2], 7)
+		set(ids[3], 7)
 		if err := wait(); err != nil {
 			t.Fatal(err)
 		}
-		for k, want := range []float32{float32(i), float32(-i)} {
+		for k, want := range []float32{float32(i), float32(-i), float32(i) + 1.0/1024} {
 			for j, got := range dst[k] {
 				if got != want {
 					t.Fatalf("snapshot %d: element %d of tensor %d is %v, want %v", i, j, k, got, want)

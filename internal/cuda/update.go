@@ -30,8 +30,11 @@ const entryBytes = int(unsafe.Sizeof(entry{}))
 type entryTable struct {
 	host            uintptr
 	entries, blocks int
-	unit            string
+	unit, kernel    string
 }
+
+// adamwKernels are adamw.cu's, by what completes a parameter to its float32 value. A unit has the one for its elements alone.
+var adamwKernels = map[trace.DType]string{"": "adamw", trace.Float32: "adamw_master", trace.Float32Low: "adamw_split"}
 
 // updateScratch is the device's copy of the table and, for the norm, a sum of each block.
 func updateScratch(op *program.Op) units.Bytes {
@@ -65,12 +68,16 @@ func (e *Executor) prepareTable(op *program.Op) error {
 	args, group, piece := op.Args[1:], 1, normPiece
 	if op.Code == program.AdamW {
 		group, piece, t.unit = adamwGroup, adamwPiece, e.unit("adamw", args[0])
+		t.kernel = adamwKernels[program.MasterOf(e.dtype(args[0]))]
 	}
 	for ; len(args) > 0; args = args[group:] {
 		var x entry
 		if op.Code == program.AdamW {
 			at := func(i int) uint64 { return uint64(e.ptr(args[i])) }
 			x = entry{param: at(0), master: at(1), m: at(2), v: at(3)}
+			if err := e.checkMaster(args[0], args[1]); err != nil {
+				return err
+			}
 		}
 		if err := add(x, args[group-1], piece); err != nil {
 			return err
@@ -83,6 +90,18 @@ func (e *Executor) prepareTable(op *program.Op) error {
 	}
 	copy(unsafe.Slice((*entry)(*(*unsafe.Pointer)(unsafe.Pointer(&t.host))), len(list)), list)
 	e.tables[op] = t
+	return nil
+}
+
+// checkMaster says where master is not what completes param.
+func (e *Executor) checkMaster(param, master program.Arg) error {
+	var has trace.DType
+	if !master.None() {
+		has = e.dtype(master)
+	}
+	if want := program.MasterOf(e.dtype(param)); has != want {
+		return fmt.Errorf("%s: its master is %q, it must be %q", e.layout.Tensors[param.ID].Name, has, want)
+	}
 	return nil
 }
 
@@ -116,5 +135,5 @@ func (e *Executor) adamW(op *program.Op, s program.Step) error {
 	step, root := s.LR/(1-math.Pow(a.Beta1, at)), math.Sqrt(1-math.Pow(a.Beta2, at))
 	e.with().ptr(table, e.ptr(op.Args[0])).int(t.entries).
 		float(s.LR, step, root, a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.GradClip, s.LossScale)
-	return e.launch(t.unit, "adamw", dim{x: t.blocks}, threads, 0)
+	return e.launch(t.unit, t.kernel, dim{x: t.blocks}, threads, 0)
 }

@@ -11,13 +11,13 @@ import (
 // Param is a parameter and the tensors that belong to it.
 type Param struct {
 	Spec
-	Weight, Master, Grad, M, V program.ID // Master is None where Weight is fp32 itself
+	Weight, Master, Grad, M, V program.ID // Master is program.MasterOf's, None where Weight is fp32 itself
 }
 
 // ofLayer reports whether the parameter is a matrix of a layer: neither a vector nor an embedding.
 func (s Spec) ofLayer() bool { return len(s.Shape) == 2 && strings.HasPrefix(s.Name, "transformer.h.") }
 
-// Value is the tensor that holds the parameter in fp32.
+// Value is the tensor that is written and read as the parameter in fp32.
 func (p Param) Value() program.ID {
 	if p.Master != program.None {
 		return p.Master
@@ -38,7 +38,7 @@ type Step struct {
 	Norm         program.ID // f32 (1), the gradient's norm before clipping
 
 	Init      int // section: zeroes the optimizer's state
-	Weights   int // section: writes the weights from the parameters' fp32 values; -1 where they are the same
+	Weights   int // section: writes the weights from the parameters' fp32 values; -1 where they are written together
 	Begin     int // section: zeroes LossSum, before an iteration
 	BeginEval int // section: zeroes LossSum
 	First     int // section: forward and backward of the first MicroBatch sequences of an iteration, which overwrites the gradients
@@ -68,7 +68,7 @@ func Build(m Model, s Shape, p Policy) (*Step, error) {
 
 	b.Init = b.section("init", "eval", 0, b.init)
 	b.Weights = -1
-	if p.Weight != trace.Float32 {
+	if program.MasterOf(p.Weight) == trace.Float32 {
 		b.Weights = b.section("weights", "eval", 0, b.weights)
 	}
 	b.BeginEval = b.section("begin_eval", "eval", 0, func() { b.zero("loss", b.LossSum) })
@@ -124,11 +124,9 @@ func (b *builder) persistent() {
 		tensor := func(category trace.Category, dtype trace.DType, suffix string) program.ID {
 			return b.Add(program.Persistent, category, dtype, spec.Name+suffix, spec.Shape...)
 		}
-		p := Param{Spec: spec, Master: program.None}
+		p := Param{Spec: spec}
 		p.Weight = tensor(trace.Weight, b.Policy.Weight, "")
-		if b.Policy.Weight != trace.Float32 {
-			p.Master = tensor(trace.Optimizer, trace.Float32, ".master")
-		}
+		p.Master = b.AddMaster(trace.Optimizer, spec.Name+".master", p.Weight)
 		gradient := trace.Float32
 		if spec.ofLayer() {
 			gradient = b.Policy.Gradient

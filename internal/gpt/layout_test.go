@@ -2,6 +2,7 @@ package gpt
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/snugml/snug/internal/program"
@@ -38,6 +39,35 @@ func configurations(yield func(name string, m Model, s Shape, p Policy)) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// A parameter's state is what its weights' type and AdamW need and no bit twice: the weight, what completes it to fp32, two moments.
+func TestStateBytes(t *testing.T) {
+	for _, c := range []struct {
+		dtype   trace.DType
+		bytes   units.Bytes // a parameter
+		weights bool        // a section writes the weights from the masters
+	}{{trace.BFloat16, 2 + 2 + 4 + 4, false}, {trace.Float16, 2 + 4 + 4 + 4, true}, {trace.Float32, 4 + 4 + 4, false}} {
+		m := Model{NLayer: 2, NHead: 3, NEmbd: 48, BlockSize: 33, VocabSize: 70, Bias: true}
+		step, err := Build(m, Shape{Batch: 2}, Policy{MicroBatch: 1, Weight: c.dtype, Activation: c.dtype, Gradient: trace.Float32})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range step.Params {
+			var got units.Bytes
+			for i := range step.Tensors {
+				if x := &step.Tensors[i]; strings.HasPrefix(x.Name, p.Name) && (x.Category == trace.Weight || x.Category == trace.Optimizer) {
+					got += x.Bytes
+				}
+			}
+			if want := c.bytes * units.Bytes(p.Len()); got != want {
+				t.Errorf("%s: %s takes %d bytes, want %d", c.dtype, p.Name, got, want)
+			}
+		}
+		if got := step.Weights >= 0; got != c.weights {
+			t.Errorf("%s: a section for the weights: %v, want %v", c.dtype, got, c.weights)
 		}
 	}
 }

@@ -50,7 +50,7 @@ type Policy struct {
 	EvalBatch  int         // sequences at once in evaluation; 0: none is built
 	Recompute  []Recompute // of each layer; shorter lists repeat their last level, an empty one is None
 	LossChunk  int         // tokens whose logits exist at once; 0: all of a micro-batch
-	Weight     trace.DType // of the weights that matmuls read; other than float32 there are fp32 master weights
+	Weight     trace.DType // of the weights that matmuls read; AdamW keeps what completes them to fp32 (program.MasterOf)
 	Activation trace.DType
 
 	// Gradient is the type of the gradients that one product of an iteration writes alone: those of the layers' matrices, where

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/snugml/snug/internal/trace"
 	"github.com/snugml/snug/internal/units"
 )
 
@@ -131,14 +132,21 @@ var specs = [Codes]Spec{
 	LossSum: {"LossSum", []Param{add("sum"), r("losses")}},
 	// norm (1) f32 = sqrt(sum of squares of every gradient) / Step.LossScale, in a fixed order
 	GlobalNorm: {"GlobalNorm", []Param{w("norm"), many(r("grads"))}},
-	// PyTorch's AdamW over one parameter group. param and master are the same values, in the weights' dtype and in fp32; without
-	// master, param is fp32. grad is fp32 or in the weights' dtype.
+	// PyTorch's AdamW over one parameter group, in fp32. A value is param and its master (MasterOf) together, and param is left as
+	// the value's rounding to the weights' dtype. grad is fp32 or in the weights' dtype.
 	// The gradient is scaled by min(1, GradClip/(norm+1e-6)) / Step.LossScale; GradClip 0 does not clip.
 	// A norm that is not finite leaves everything as it was.
 	AdamW: {"AdamW", []Param{r("norm"), many(upd("param")), many(opt(upd("master"))), many(upd("m")), many(upd("v")), many(r("grad"))}},
 	Zero:  {"Zero", []Param{w("t")}},
 	Cast:  {"Cast", []Param{w("dst"), r("src")}},
 }
+
+// masters is what completes a parameter of each dtype to its fp32 value. bfloat16 is the upper half of a float32, so the lower half
+// does, and no bit is kept twice; float16 is no part of one.
+var masters = map[trace.DType]trace.DType{trace.BFloat16: trace.Float32Low, trace.Float16: trace.Float32}
+
+// MasterOf is the dtype of the master that AdamW keeps beside a parameter; empty where the parameter is fp32 itself.
+func MasterOf(param trace.DType) trace.DType { return masters[param] }
 
 // ID is the index of a tensor in its Program, None where an optional argument is absent.
 type ID int32
@@ -248,10 +256,11 @@ type Executor interface {
 	Taken() units.Bytes
 	// Run runs a section of the loaded program. It may return before the work is done; Floats waits for it.
 	Run(section int, s Step) error
-	// SetFloats and SetInts write a whole tensor or its head, converting to its dtype.
+	// SetFloats and SetInts write a whole tensor or its head, converting to its dtype. A Float32Low tensor is written, and read,
+	// together with the parameter that it completes: as float32 values.
 	SetFloats(id ID, src []float32) error
 	SetInts(id ID, src []int32) error
-	// Fill writes a whole float32 tensor: fill, called from several goroutines at once, writes its elements from number
+	// Fill writes a whole tensor of float32 values: fill, called from several goroutines at once, writes its elements from number
 	// from on, a multiple of FillPart, into dst.
 	Fill(id ID, fill func(dst []float32, from int)) error
 	// Floats reads a tensor's first len(dst) elements as float32, after all work queued before.

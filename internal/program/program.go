@@ -24,7 +24,8 @@ const (
 // Tensor is a named tensor of a program.
 type Tensor struct {
 	trace.Tensor
-	Class Class
+	Class     Class
+	Completes ID // of a master (AddMaster): the parameter that it completes
 }
 
 // Len is the number of elements.
@@ -67,6 +68,18 @@ func (p *Program) Add(class Class, category trace.Category, dtype trace.DType, n
 	t.Bytes = units.Bytes(int64(t.Len()) * dtype.Size())
 	p.Tensors = append(p.Tensors, t)
 	return ID(len(p.Tensors) - 1)
+}
+
+// AddMaster appends what AdamW keeps beside a persistent param, as MasterOf has it, and returns its ID, None where there is none.
+func (p *Program) AddMaster(category trace.Category, name string, param ID) ID {
+	t := p.Tensors[param]
+	dtype := MasterOf(t.DType)
+	if dtype == "" {
+		return None
+	}
+	master := p.Add(Persistent, category, dtype, name, t.Shape...)
+	p.Tensors[master].Completes = param
+	return master
 }
 
 // Whole is the argument that is all of tensor id.

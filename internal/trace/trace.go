@@ -18,6 +18,9 @@ const (
 	UInt16   DType = "uint16"
 	UInt8    DType = "uint8"
 	Bool     DType = "bool"
+
+	// Float32Low is the lower 16 bits of float32 values whose upper ones are a bfloat16 tensor. PyTorch has no such type.
+	Float32Low DType = "float32.low16"
 )
 
 // Size is the bytes of one element.
@@ -27,7 +30,7 @@ func (d DType) Size() int64 {
 		return 8
 	case Float32, Int32:
 		return 4
-	case BFloat16, Float16, UInt16:
+	case BFloat16, Float16, UInt16, Float32Low:
 		return 2
 	case UInt8, Bool:
 		return 1

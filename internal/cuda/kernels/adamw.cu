@@ -1,11 +1,12 @@
-// The update: the gradients' global norm, and AdamW with fp32 master weights. One launch covers many tensors: a table says
+// The update: the gradients' global norm, and AdamW on fp32 values. One launch covers many tensors: a table says
 // where they lie, and a block finds the one that it works on.
 #include "common.cuh"
 
 // Entry is one tensor of the table, in blocks first, first+1, … of the grid. norm_partial reads grad alone.
 struct Entry {
     elem *param;
-    float *master, *m, *v; // master null: param is fp32
+    void *master; // what completes param to its fp32 value: see Value
+    float *m, *v;
     const void *grad;      // elem where half is set, else fp32
     long long n;
     int first, half;
@@ -71,6 +72,60 @@ extern "C" __global__ void norm_final(float *norm, const float *partial, int n, 
     if (threadIdx.x == 0) norm[0] = sqrtf(s) / loss_scale;
 }
 
+// Value is where a parameter's fp32 value is kept, by the type of the weights (program.MasterOf).
+#if defined(SNUG_BF16)
+// In two halves: param is the value's upper half rounded by the lower one, master. `split` of halves.go has the rule.
+#define ADAMW adamw_split
+struct Value {
+    static __device__ __forceinline__ float join(u32 weight, u32 low) { return __uint_as_float((weight << 16) + (u32)(short)low); }
+    // bits are x's, those of a NaN such that the rule holds for it too.
+    static __device__ __forceinline__ u32 bits(float x) {
+        u32 b = __float_as_uint(x);
+        return x == x ? b : (b | 0x400000u) & 0xffff0000u;
+    }
+    static __device__ __forceinline__ float load(const Entry &e, long long i) { return join(e.param[i].bits, ((u16 *)e.master)[i]); }
+    static __device__ __forceinline__ void store(const Entry &e, long long i, float x) {
+        u32 b = bits(x);
+        e.param[i].bits = (u16)((b + 0x8000u) >> 16);
+        ((u16 *)e.master)[i] = (u16)b;
+    }
+    static __device__ __forceinline__ float4 load4(const Entry &e, long long i) {
+        uint2 w = *reinterpret_cast<const uint2 *>(e.param + i), l = *reinterpret_cast<const uint2 *>((u16 *)e.master + i);
+        return make_float4(join(w.x & 0xffffu, l.x), join(w.x >> 16, l.x >> 16), join(w.y & 0xffffu, l.y), join(w.y >> 16, l.y >> 16));
+    }
+    static __device__ __forceinline__ void store4(const Entry &e, long long i, float4 x) {
+        u32 a = bits(x.x), b = bits(x.y), c = bits(x.z), d = bits(x.w);
+        *reinterpret_cast<uint2 *>((u16 *)e.master + i) = make_uint2((a & 0xffffu) | b << 16, (c & 0xffffu) | d << 16);
+        a += 0x8000u, b += 0x8000u, c += 0x8000u, d += 0x8000u;
+        *reinterpret_cast<uint2 *>(e.param + i) = make_uint2(a >> 16 | (b & 0xffff0000u), c >> 16 | (d & 0xffff0000u));
+    }
+};
+#elif defined(SNUG_F16)
+// In master, whole; param is its rounding.
+#define ADAMW adamw_master
+struct Value {
+    static __device__ __forceinline__ float load(const Entry &e, long long i) { return ((float *)e.master)[i]; }
+    static __device__ __forceinline__ void store(const Entry &e, long long i, float x) {
+        ((float *)e.master)[i] = x;
+        from_float(e.param[i], x);
+    }
+    static __device__ __forceinline__ float4 load4(const Entry &e, long long i) { return ::load4((float *)e.master + i); }
+    static __device__ __forceinline__ void store4(const Entry &e, long long i, float4 x) {
+        ::store4((float *)e.master + i, x);
+        ::store4(e.param + i, x);
+    }
+};
+#else
+// In param itself.
+#define ADAMW adamw
+struct Value {
+    static __device__ __forceinline__ float load(const Entry &e, long long i) { return e.param[i]; }
+    static __device__ __forceinline__ void store(const Entry &e, long long i, float x) { e.param[i] = x; }
+    static __device__ __forceinline__ float4 load4(const Entry &e, long long i) { return ::load4(e.param + i); }
+    static __device__ __forceinline__ void store4(const Entry &e, long long i, float4 x) { ::store4(e.param + i, x); }
+};
+#endif
+
 // Adam is the numbers of one step, the same for every element; scale is the clipping over the loss scale.
 struct Adam {
     float lr, step, root, beta1, beta2, eps, decay, scale;
@@ -86,10 +141,10 @@ struct Adam {
 // PyTorch's AdamW: g = grad * min(1, clip/(norm+1e-6)) / loss_scale; w -= lr*decay*w; m, v the running means of g and g*g;
 // w -= lr/(1-beta1^t) * m / (sqrt(v/(1-beta2^t)) + eps). A norm that is not finite leaves everything as it was.
 // step = lr/(1-beta1^t) and root = sqrt(1-beta2^t) come from the host in double.
-// A block does ADAMW_PIECE elements of a tensor, a thread QUADS runs of 4 at a time, all of them loaded before the first is stored.
+// Value reads and writes parameters in fp32. A block does ADAMW_PIECE elements of a tensor, a thread QUADS runs of 4 at a time, all of them loaded before the first is stored.
 static const int ADAMW_PIECE = 1 << 14, QUADS = 2;
-extern "C" __global__ void __launch_bounds__(256) adamw(const Entry *table, const float *norm, int entries, float lr, float step, float root,
-                                                        float beta1, float beta2, float eps, float decay, float clip, float loss_scale) {
+extern "C" __global__ void __launch_bounds__(256, 4) ADAMW(const Entry *table, const float *norm, int entries, float lr, float step, float root,
+                                                           float beta1, float beta2, float eps, float decay, float clip, float loss_scale) {
     float total = norm[0];
     if (!(fabsf(total) <= 3.402823466e38f)) return;
     float scale = 1.0f / loss_scale;
@@ -104,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(256) adamw(const Entry *table, cons
         for (int q = 0; q < QUADS; q++) {
             long long i = at + q * stride;
             if (i >= whole) break;
-            w[q] = e.master ? load4(e.master + i) : load4(e.param + i);
+            w[q] = Value::load4(e, i);
             m[q] = load4(e.m + i);
             v[q] = load4(e.v + i);
             g[q] = grad4(e, i);
@@ -119,16 +174,14 @@ extern "C" __global__ void __launch_bounds__(256) adamw(const Entry *table, cons
             adam.update(w[q].w, m[q].w, v[q].w, g[q].w);
             store4(e.m + i, m[q]);
             store4(e.v + i, v[q]);
-            if (e.master) store4(e.master + i, w[q]);
-            store4(e.param + i, w[q]);
+            Value::store4(e, i, w[q]);
         }
     }
     for (long long i = whole + threadIdx.x; i < i1; i += blockDim.x) {
-        float w = e.master ? e.master[i] : to_float(e.param[i]), m = e.m[i], v = e.v[i];
+        float w = Value::load(e, i), m = e.m[i], v = e.v[i];
         adam.update(w, m, v, grad1(e, i));
         e.m[i] = m;
         e.v[i] = v;
-        if (e.master) e.master[i] = w;
-        from_float(e.param[i], w);
+        Value::store(e, i, w);
     }
 }

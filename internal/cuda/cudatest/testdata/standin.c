@@ -3,7 +3,7 @@
 // the context current to their thread. Launches are checked against the limits of an RTX 3060. A captured stream's work becomes a
 // graph; a replay queues copies of its nodes as they are then.
 //
-// The update's kernels compute what they should; the loss and the embedding's gradient are toys that depend on the tokens
+// The update's kernels compute what they should, but for float16 weights; the loss and the embedding's gradient are toys that depend on the tokens
 // alone; products and sums into gradients are zeros, which overwrite where they should; every other kernel computes nothing.
 // So a run has losses and parameters that tell whether all happened in order.
 #include <math.h>
@@ -66,11 +66,22 @@ static block *find(const void *p) {
 static float f32(word w) { float f; memcpy(&f, &w, 4); return f; }
 
 // Entry of adamw.cu.
-typedef struct { float *param, *master, *m, *v; void *grad; long long n; int first, half; } entry;
+typedef struct { void *param, *master; float *m, *v; void *grad; long long n; int first, half; } entry;
 // grad is an element of a gradient; one of 16 bits counts as bfloat16.
 static float grad(entry *e, long long i) { return e->half ? f32((word)((unsigned short *)e->grad)[i] << 16) : ((float *)e->grad)[i]; }
 
-static void adamw(word *a, word blocks) {
+// A parameter's value: whole in its master or in itself; or in two halves, as adamw.cu's Value has it.
+static float whole(entry *e, long long i) { return ((float *)(e->master ? e->master : e->param))[i]; }
+static void set_whole(entry *e, long long i, float x) { ((float *)(e->master ? e->master : e->param))[i] = x; }
+static float halves(entry *e, long long i) { return f32((unsigned)(((unsigned short *)e->param)[i] << 16) + ((short *)e->master)[i]); }
+static void set_halves(entry *e, long long i, float x) {
+    unsigned bits;
+    memcpy(&bits, &x, 4);
+    ((unsigned short *)e->param)[i] = (bits + 0x8000) >> 16;
+    ((unsigned short *)e->master)[i] = bits;
+}
+
+static void update(word *a, float (*value)(entry *, long long), void (*set)(entry *, long long, float)) {
     entry *table = (entry *)a[0];
     float norm = *(float *)a[1];
     float lr = f32(a[3]), step = f32(a[4]), root = f32(a[5]), b1 = f32(a[6]), b2 = f32(a[7]), eps = f32(a[8]), decay = f32(a[9]), clip = f32(a[10]);
@@ -79,13 +90,16 @@ static void adamw(word *a, word blocks) {
     if (clip > 0) scale *= fminf(1, clip / (norm + 1e-6f));
     for (entry *e = table; e < table + a[2]; e++)
         for (long long i = 0; i < e->n; i++) {
-            float g = grad(e, i) * scale, *w = e->master ? e->master : e->param;
+            float g = grad(e, i) * scale, w = value(e, i);
             e->m[i] = b1 * e->m[i] + (1 - b1) * g;
             e->v[i] = b2 * e->v[i] + (1 - b2) * g * g;
-            w[i] -= lr * decay * w[i];
-            w[i] -= step * (e->m[i] / (sqrtf(e->v[i]) / root + eps));
+            w -= lr * decay * w;
+            w -= step * (e->m[i] / (sqrtf(e->v[i]) / root + eps));
+            set(e, i, w);
         }
 }
+static void adamw(word *a, word blocks) { update(a, whole, set_whole); }
+static void adamw_split(word *a, word blocks) { update(a, halves, set_halves); }
 static void norm_partial(word *a, word blocks) {
     entry *table = (entry *)a[1];
     for (word b = 0; b < blocks; b++) ((float *)a[0])[b] = 0;
@@ -126,7 +140,7 @@ static void matmul_tn(word *a, word blocks) {
 
 // Kernels that compute, by how their names begin, how many arguments they read, and how many words the last one has where not one.
 static const struct { const char *name; void (*run)(word *, word); int args, words; } kernels[] = {
-    {"adamw", adamw, 12}, {"norm_partial", norm_partial, 3}, {"norm_final", norm_final, 4}, {"loss_rows", loss_rows, 6},
+    {"adamw_split", adamw_split, 12}, {"adamw", adamw, 12}, {"norm_partial", norm_partial, 3}, {"norm_final", norm_final, 4}, {"loss_rows", loss_rows, 6},
     {"loss_sum", loss_sum, 3}, {"encoder_backward_wte", encoder_backward_wte, 11, 4},
     {"encoder_backward_wpe", encoder_backward_wpe, 6}, {"layernorm_backward_weight", layernorm_backward_weight, 6},
     {"bias_backward_sum", bias_backward_sum, 5}, {"matmul_reduce", matmul_reduce, 6}, {"matmul_f32", matmul_f32, 12},
