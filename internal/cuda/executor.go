@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"unsafe"
 
 	"github.com/snugml/snug/internal/program"
@@ -24,10 +25,13 @@ type Executor struct {
 	maps   map[matrix]*tensorMap // of the products' operands in this arena
 	graphs []graph               // a section each
 	nodes  int                   // of all graphs
+	values sync.Pool             // *[stageBytes / 4]float32, before they are split into halves
 }
 
 // NewExecutor makes an executor on an open device. Close closes the device too.
-func NewExecutor(d *Device) *Executor { return &Executor{Device: d, maps: map[matrix]*tensorMap{}} }
+func NewExecutor(d *Device) *Executor {
+	return &Executor{Device: d, maps: map[matrix]*tensorMap{}, values: sync.Pool{New: func() any { return new([stageBytes / 4]float32) }}}
+}
 
 // Scratch is the workspace that op needs beside its arguments.
 func (e *Executor) Scratch(op *program.Op) units.Bytes {
@@ -164,9 +168,10 @@ func (e *Executor) Fill(id program.ID, fill func(dst []float32, from int)) error
 			fill(unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)/4), from)
 		},
 		trace.Float32Low: func(dst []byte, from int) {
-			values := make([]float32, len(dst)/4)
-			fill(values, from)
-			splitAll(dst, values)
+			values := e.values.Get().(*[stageBytes / 4]float32)
+			fill(values[:len(dst)/4], from)
+			splitAll(dst, values[:])
+			e.values.Put(values)
 		},
 	}[t.DType]
 	if part == nil {

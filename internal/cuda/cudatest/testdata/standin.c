@@ -3,7 +3,7 @@
 // the context current to their thread. Launches are checked against the limits of an RTX 3060. A captured stream's work becomes a
 // graph; a replay queues copies of its nodes as they are then.
 //
-// The update's kernels compute what they should, but for float16 weights; the loss and the embedding's gradient are toys that depend on the tokens
+// The update's kernels compute what they should (float16 weights stay as they were); the loss and the embedding's gradient are toys that depend on the tokens
 // alone; products and sums into gradients are zeros, which overwrite where they should; every other kernel computes nothing.
 // So a run has losses and parameters that tell whether all happened in order.
 #include <math.h>
