@@ -22,7 +22,7 @@ var (
 		`显存(?:不足|不够|溢出|爆|超)`, `爆(?:了)?显存`, `GPU ?メモリ(?:が)?不足`, `メモリ(?:が)?(?:不足|足りな)`, `(?:zu wenig|kein|nicht gen[uü]g\w*) \w*speicher`, `speicher (?:reicht nicht|ist voll|geht aus)`,
 		`메모리 ?부족`, `m[ée]moire insuffisante`, `memoria insuficiente`, `मेमोरी (?:खत्म|समाप्त|कम|की कमी)`, hosts,
 	}, "|")
-	hosts = `defaultcpuallocator|\bram oom\b|\bcpu (?:ram |memory )?(?:oom|out of memory|memory error)|(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|\bram (?:memory )?(?:is|was|gets|got) full\b|\bmessage\W+killed\b|\bkilled\W*$|被(?:杀|kill)`
+	hosts = `defaultcpuallocator|\bram (?:oom|out[ -]of[ -]memory)\b|\bnumpy array\b[^.\n]{0,40}\b(?:instantiat|allocat|creat)\w*|\bcpu (?:ram |memory )?(?:oom|out of memory|memory error)|(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|\bram (?:memory )?(?:is|was|gets|got) full\b|\bmessage\W+killed\b|\bkilled\W*$|\bkilled (?:right |just )?(?:at|when|while|during|after|on|in)\b|被(?:杀|kill)`
 
 	// trouble may be another's than running out: it takes a cut traceback beside it.
 	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit|usage|leak|consumption|growth)|\berror\b[^.\n]{0,40}\bmemory\b`
@@ -98,10 +98,13 @@ var bareExpr = lazy(`^[\[\w'"\x60\p{Han}\p{Hiragana}\p{Katakana}][^=|#$>{};]*$`)
 // logExpr begins a line that a program printed.
 var logExpr = lazy(`^(?:\[?\d{2,4}[-/:.]\d|[IWEF]\d{4} |Traceback|File |python\d?\b|(?:INFO|WARNING|WARN|DEBUG|ERROR)\b|\w+:\d+:|[\w.]*(?:Error|Exception)\b)`)
 
-// bare reports whether the first line is a title that nothing marks as one: a sentence, and a blank line below it.
+// markupExpr begins a line that only a report has.
+var markupExpr = lazy("^(?:```|\\*\\*\\w|#{1,4} |> |!\\[|<details|<img)")
+
+// bare reports whether the first line is a title that nothing marks as one: a sentence, and a blank line or a report's markup below it.
 func (r *Reader) bare(line []byte) bool {
 	const longest = 200
-	return r.lines == 2 && len(bytes.TrimSpace(line)) == 0 && len(r.title) <= longest && strings.ContainsRune(r.title, ' ') &&
+	return r.lines == 2 && (len(bytes.TrimSpace(line)) == 0 || markupExpr().Match(line)) && len(r.title) <= longest && strings.ContainsRune(r.title, ' ') &&
 		bareExpr().MatchString(r.title) && !logExpr().MatchString(r.title)
 }
 

@@ -185,7 +185,7 @@ var nodeExpr = lazy(`(?:\{\{node |\[\[[Nn]ode:? |\b[Oo]p u?'|\[Op:|op_name="|sta
 var jitExpr = lazy(`^p?(?:jit|map)\((\w\w+)\)/`)
 
 // messagePhases are wordings that only one phase has.
-var messagePhases = map[string]Phase{"compile permanent error": Compile, "memory for the cache blocks": Init, "available KV cache memory": Init, "cuCtxCreate": Init, "cudaSetDevice": Init, "cuDevicePrimaryCtxRetain": Init, "cuInit": Init, "simple_bind error": Init, "nnconv_forward": Forward, "nnconv_backward": Backward}
+var messagePhases = map[string]Phase{"compile permanent error": Compile, "memory for the cache blocks": Init, "available KV cache memory": Init, "cuCtxCreate": Init, "cudaSetDevice": Init, "cuDevicePrimaryCtxRetain": Init, "cuInit": Init, "simple_bind error": Init, "insufficient to use tactic": Compile, "Skipping tactic": Compile, "is_gradient_op: true": Backward, "nnconv_forward": Forward, "nnconv_backward": Backward}
 
 // node is what a graph's operation is for: those of a backward pass are named so, and an optimizer's after it.
 func node(message string) sight {
@@ -205,6 +205,8 @@ func node(message string) sight {
 		}
 	}
 	switch n := read(m[1]); {
+	case n.has(kCompile):
+		s.doing = Compile
 	case n.has(kGrad|kBackward) || strings.Contains(m[1], "transpose(jvp("):
 		s.doing = Backward
 	case n.has(kBuild):

@@ -195,6 +195,9 @@ func (w *walk) source(code, next string) {
 			phase, n = Init, ident{kind: kBuild}
 		case slices.Contains(elsewhere, c.object) && n.any(readers):
 			phase = Data
+			if target, _, _ := strings.Cut(code, " = "); read(target).ends(kModel) {
+				phase = Load // a model is no data
+			}
 		case phase == "" && c.constructs() && n.any(stores), c.fills() && read(code).any(parts) && !subject.has(kModel|kGrad):
 			phase = Data
 		case phase != "":
@@ -264,7 +267,7 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 			w.doing = Backward
 		}
 	case Optimizer:
-		if w.doing != Compile && w.doing != Load && w.doing != Save && w.doing != Backward {
+		if w.doing != Compile && w.doing != Load && w.doing != Save && w.doing != Backward && !(w.doing == Init && w.firm) {
 			w.doing = Optimizer
 		}
 	case Save:
@@ -380,7 +383,7 @@ func (w *walk) file(path string) {
 		w.script = Sample
 	case n.has(kExport) && n.has(kTarget):
 		w.script = Compile
-	case n.any(preparers):
+	case n.any(preparers), n.has(kMake) && n.feeding():
 		w.script = Data
 	case n.has(kEval):
 		w.script = Eval

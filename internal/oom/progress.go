@@ -130,7 +130,7 @@ func barPhase(line string) Phase {
 var scoreExpr = lazy(`(?i)\b(?:psnr|ssim|lpips|m?iou|map|bleu|rouge|wer|cer|fid|auc|f1)\b\W{0,3}\d`)
 
 // showingExpr is the name of a bar that counts what was made for its own sake.
-var showingExpr = lazy(`(?i)\b(?:extracting|embedding|segmenting|rendering|upscaling|interpolating|captioning|vectori[sz]ing)\b`)
+var showingExpr = lazy(`(?i)\b(?:extracting|embedding|segmenting|rendering|upscaling|interpolating|captioning|recogni[sz]ing|diari[sz]ing|vectori[sz]ing)\b`)
 
 // feedingExpr is the name of a bar that counts what a model will be fed with.
 var feedingExpr = lazy(`(?i)\b(?:caching|scanning|tokeniz\w+|pre-?process\w*|packing|(?:loading|reading|building|creating|processing|preparing) (?:the )?(?:\w+ )?(?:data(?:set)?s?|images?|annotations?|examples|records|features|corpus)|generating \w+ (?:split|examples)|saving the dataset|converting format|grouping texts|map|filter)\b`)

@@ -191,7 +191,7 @@ func sentenceSays(sentence string) heard {
 }
 
 // calledExpr is a call that a sentence names as what was being done: "when calling `model.cuda()`".
-var calledExpr = lazy("(?i)(?:^\\W*|\\b(?:calls?|calling|called|caused by|due to|do(?:ing)?|run(?:ning)?|during|in|at|on|when|while|after|until|up to|reach(?:es|ing)?|line)(?: the| to| just| i)*\\s+)[`'\"*]*(?:[\\w., ]{1,40} = )?([\\w.\\[\\]()]*\\.?\\w+\\([^()\n]{0,80}(?:\\([^()\n]{0,80}\\)[^()\n]{0,80})?\\))")
+var calledExpr = lazy("(?i)(?:^\\W*|\\b(?:calls?|calling|called|caused by|due to|do(?:ing)?|run(?:ning)?|during|in|at|on|when|while|after|until|up to|reach(?:es|ing)?|line)(?: the| to| just| i)*\\s+|代码[：:]?\\s*|这(?:一)?[行句][：:]?\\s*)[`'\"*]*(?:[\\w., ]{1,40} = )?([\\w.\\[\\]()]*\\.?\\w+\\([^()\n]{0,80}(?:\\([^()\n]{0,80}\\)[^()\n]{0,80})?\\))")
 
 // called is what such a call shows. What is moved and not named is the model.
 func called(text string) sight {

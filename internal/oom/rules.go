@@ -19,6 +19,8 @@ var places = []place{
 	{"keras/", "_maybe_build add_weight add_variable set_weights _initialize_variables _init_variables", Init, kBuild, true},
 	{"keras/engine/sequential.py", "__init__ add", Init, kBuild, true},
 	{"keras/src/models/sequential.py", "__init__ add", Init, kBuild, true},
+	{"transformers/training_args.py", "", Init, kBuild, true},   // which asks for the device
+	{"deepspeed/__init__.py", "initialize", Init, kBuild, true}, // and takes a first step there
 	{"torch/nn/modules/module.py", "to cuda _apply convert float half bfloat16 double to_empty type xpu <lambda>", Init, 0, false},
 	{"torch/nn/modules/module.py", "state_dict _save_to_state_dict", Save, 0, false},
 	{"torch/distributed/fsdp/_state_dict_utils.py", "_pre_state_dict_hook _post_state_dict_hook _full_post_state_dict_hook _full_pre_state_dict_hook", Save, 0, false},

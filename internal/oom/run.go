@@ -127,6 +127,7 @@ var notes = []note{
 	{"failed to load model", `failed to load model`, state(Load), false},
 	{"see_memory_usage", `(?i)\b(?:before|after) (?:creat|initializ)\w+ (?:\w+ )?(?:partition|optimizer)`, state(Init), false}, {"kv_cache_init", `kv_cache_init`, state(Init), false}, {"failed to create", `failed to create (?:llama_)?context`, state(Init), false}, {"gallocr_reserve", `gallocr_reserve`, state(Init), false},
 	{"failed to clone() tensor", `Failed to clone\(\) tensor with name`, state(Save), false}, {"skipping token", `Skipping token \S+ with 1-dimensional vector`, state(Data), false},
+	{"xrtcompile", `\bXRTCompile\b`, state(Compile), false}, {"building engine", `(?i)\bbuilding engine\b`, state(Compile), false}, {"skipping tactic", `Skipping tactic`, state(Compile), false},
 	{"tracerwarning", `TracerWarning`, state(Compile), false},
 	{"processing method", `processing method (\w+)`, func(r *Run, m []string) {
 		if s := (Traceback{{Func: m[1]}}).sight(); s.doing != "" {
@@ -135,6 +136,7 @@ var notes = []note{
 	}, false},
 	{`"post /`, `"POST /(?:v1|api|generate|predict|sdapi|infer|chat|completion|transcri)\S* HTTP`, state(Sample), false}, {"running on local url", `Running on local URL`, state(Sample), false},
 	{"loglikelihood", `(?i)running loglikelihood`, state(Eval), false},
+	{"node type:", `Node Type:\W*(?:\w+Loader\w*)`, state(Load), false}, {"node type:", `Node Type:\W*(?:KSampler|VAE(?:De|En)code|SamplerCustom)\w*`, state(Sample), false},
 	{"got prompt", `(?m)^\W*got prompt`, state(Sample), false}, {"error completing request", `Error completing request`, state(Sample), false},
 	{"output generated in", `Output generated in`, state(Sample), false},
 	{"pytorch_cuda_alloc_conf", `avoid fragmentation\.|See documentation for Memory Management and PYTORCH`, func(r *Run, _ []string) { r.Told.Memory = true }, false}, // the end of a message whose beginning was cut
@@ -156,6 +158,7 @@ var notes = []note{
 	{"no_grad", noGradTalk, tell(func(t *Told) *bool { return &t.NoGrad }), false}, {"map_location", mappedTalk, tell(func(t *Told) *bool { return &t.Mapped }), false},
 	{"test", wholeTalk, tell(func(t *Told) *bool { return &t.Full }), false}, {"piling up", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"build", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"batch", oneTalk, tell(func(t *Told) *bool { return &t.One }), false}, {"loop", againTalk, tell(func(t *Told) *bool { return &t.Again }), false}, {"fold", againTalk, tell(func(t *Told) *bool { return &t.Again }), false}, {"trial", againTalk, tell(func(t *Told) *bool { return &t.Again }), false},
+	{"cpu", cpuTalk, tell(func(t *Told) *bool { return &t.CPU }), false}, {"use_gpu", cpuTalk, tell(func(t *Told) *bool { return &t.CPU }), false}, {"no_cuda", cpuTalk, tell(func(t *Told) *bool { return &t.CPU }), false},
 	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
 	{"-m ", `(?:python[\d.]*)\s+-m\s+([\w.]+)`, func(r *Run, m []string) {
 		if !strings.HasPrefix(m[1], "torch.distributed") { // which starts another

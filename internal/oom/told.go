@@ -26,6 +26,7 @@ type Told struct {
 	Full     bool  // whole inputs are tested, parts trained on
 	One      bool  // the batch is one already
 	Again    bool  // the same is done again and again in one process
+	CPU      bool  // it was to run on the CPU
 	Volatile bool  // PyTorch's warning that volatile=True no longer switches the graph off
 }
 
@@ -42,12 +43,13 @@ func tell(get func(*Told) *bool) func(*Run, []string) {
 
 const (
 	occupiedExpr = `(?i)\b(?:another|other|previous|zombie|stale|old)\b (?:\w+ ){0,2}process(?:es)?\b[^.\n]{0,40}\b(?:hold|occup|us(?:e|ing)|eat|tak|consum|keep|remain)|\bby (?:someone|somebody|others?|another)\b|\bprocess(?:es|\(es\))? (?:\w+ )?still (?:hold|occup|us)|\bzombie process|\bmemory (?:\w+ )?(?:is |was )?not (?:being )?(?:released|freed)|\bshar(?:ed|ing) (?:the )?(?:same )?(?:gpu|card|machine|server)`
-	growthExpr   = `(?i)(?:显存|内存)[^，。\n]{0,6}(?:逐渐|一直|不断|持续|越来越)|(?:memory|vram|ram)\b[^.\n]{0,60}(?:\b(?:keeps?|kept)(?: on)? (?:increas|grow|ris|climb|accumulat|going up)|\b(?:is|are|was) (?:getting|becoming) (?:bigger|larger|higher)|\b(?:grow(?:s|ed|ing)?|increas(?:es|ed|ing)|ris(?:es|ing)|climb(?:s|ed|ing)?|creeps?|accumulat\w+)\b[^.\n]{0,20}\b(?:slowly|steadily|gradually|every|each|over|until|during|with|batch|epoch|iterations?|steps?|time)\b)|memory[^.\n]{0,60}\bsteady increase|(?:memory|vram)\b[^.\n]{0,40}\b(?:pil(?:es|ed|ing)|build(?:s|ing)?|add(?:s|ing)?) up\b`
+	growthExpr   = `(?i)(?:显存|内存)[^，。\n]{0,6}(?:逐渐|一直|不断|持续|越来越)|(?:memory|vram|ram)\b[^.\n]{0,60}(?:\b(?:keeps?|kept)(?: on)? (?:increas|grow|ris|climb|accumulat|going up)|\b(?:is|are|was) (?:getting|becoming) (?:bigger|larger|higher)|\b(?:grow(?:s|ed|ing)?|increas(?:es|ed|ing)|ris(?:es|ing)|climb(?:s|ed|ing)?|creeps?|accumulat\w+)\b[^.\n]{0,20}\b(?:slowly|steadily|gradually|every|each|over|until|during|with|batch|epoch|iterations?|steps?|time)\b)|memory[^.\n]{0,60}\bsteady increase|\b(?:increas|grow|ris)ing (?:\w+ )?(?:memory|vram|ram) (?:consumption|usage|use|footprint)\b|(?:memory|vram)\b[^.\n]{0,40}\b(?:pil(?:es|ed|ing)|build(?:s|ing)?|add(?:s|ing)?) up\b`
 	noGradTalk   = `(?i)\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|need\w*|forg[eo]t\w*|miss\w*|with|without|under|wrap\w*|try|put)\b[^.\n]{0,40}\b(?:torch\.)?no_grad\b|\bno_grad\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|forgot)`
 	mappedTalk   = `(?i)\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|set(?:ting)?|with|without|need\w*|should|try|pass\w*)\b[^.\n]{0,40}\bmap_location\b|\bmap_location\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|cure)`
 	wholeTalk    = `(?i)\btest\w*\b[^.\n]{0,60}\b(?:full[- ]?(?:size|resolution)|(?:whole|entire|full) (?:image|picture|video|volume|scene|frame)|no cropping|not crop)|\btrain\w*\b[^.\n]{0,40}\bcrop(?:s|ped|ping)?\b[^\n]{0,80}\btest`
 	oneTalk      = `(?i)\bbatch[ _-]?size\W{0,3}(?:(?:is|was|to|of|as|at|=|down|set|even|already|reduced|just|only)\W+){0,4}(?:1|one)\b(?:[^\d.x*]|\.\s|\.?$)`
 	againTalk    = `(?i)\b(?:train|fit|run|load|creat|evaluat|infer|predict|call|generat)\w*\b[^.\n]{0,30}\bin (?:a |the |one )?(?:for |while )?loop\b|\b(?:second|next|each|every|other|several|multiple) (?:fold|trial|hyper-?parameter|experiment)s?\b|\bk-?fold\b|\bcross[- ]?validation\b`
+	cpuTalk      = `(?i)\b(?:in|on|with|using|the) cpu[- ](?:only|mode)\b|["\x60']cpu only["\x60']|\buse_gpu\s*=\s*False|\bno_cuda\s*=\s*True`
 	evalTalkExpr = `(?i)(?:memory|oom|error|crash\w*|fails?)\b[^\n]{0,80}\b(?:during|in|on|at|when|while|for)(?: the| doing| running| i run)* (?:evaluat|validat)|\b(?:during|in|when|while)(?: the| doing| running| i run)* (?:evaluat|validat)[^\n]{0,80}(?:memory|oom|error|crash)`
 )
 
@@ -97,6 +99,7 @@ var sayings = []struct {
 	{Leak, func(t *Told) bool { return t.Late }, 45, "evidence.told_late", func(e *evidence) bool { return onCard(e) && !inPhase(e, Init, Load, Eval) }},
 	{Leak, func(t *Told) bool { return t.Again }, 46, "evidence.told_again", func(e *evidence) bool { return onCard(e) && !inPhase(e, Init, Load) }},
 	{ModelTooLarge, func(t *Told) bool { return t.One }, 62, "evidence.batch_of_one", onCard},
+	{WrongDevice, func(t *Told) bool { return t.CPU }, 68, "evidence.told_cpu", onCard},
 	{EvalLargerThanTrain, func(t *Told) bool { return t.Full }, 56, "evidence.told_full", outside},
 	{EvalWithoutNoGrad, func(t *Told) bool { return t.NoGrad }, 58, "evidence.told_no_grad", outside},
 	{CheckpointOnGPU, func(t *Told) bool { return t.Resume }, 53, "evidence.told_resume", onCard},

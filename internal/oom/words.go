@@ -73,7 +73,7 @@ var vocabulary = map[kind]string{
 	kLoad:     "load resume resuming deserialize load* reload",
 	kFrom:     "from",
 	kRestore:  "restore restoring restored",
-	kFile:     "pretrained checkpoint ckpt weight state dict shard serialization safetensor safetensors saver single file lora adapter statedict ckpt* checkpoint*",
+	kFile:     "pretrained checkpoint ckpt ckp weight state dict shard serialization safetensor safetensors saver single file lora adapter statedict ckpt* checkpoint*",
 	kModel:    "model net network module unet vae encoder decoder transformer generator discriminator llm engine backbone ddp fsdp deepspeed megatron embedder critic actor policy teacher student gan detector accelerator pipe pipeline",
 	kLayer:    "model net network module unet vae encoder decoder transformer backbone layer block attention embedding resnet modeling parallel",
 	kBuild:    "init initialize initializ* initialis* build setup construct wrap",
