@@ -281,7 +281,8 @@ func (o *doctorOptions) holders(ctx context.Context, d *oom.Diagnosis) []string 
 // nothing says that the log holds no memory failure (exit 1).
 func (o *doctorOptions) nothing(io *term.IO, log *oom.Log) error {
 	if o.json {
-		if err := writeJSON(io.Out, map[string]any{"facts": nil, "phase": log.Ends(), "cause": nil, "lines": log.Lines}); err != nil {
+		phase, _ := log.Ends().Coarse()
+		if err := writeJSON(io.Out, map[string]any{"facts": nil, "phase": phase, "cause": nil, "lines": log.Lines}); err != nil {
 			return err
 		}
 		return &exitError{code: ExitFailed}
@@ -333,9 +334,11 @@ func doctorJSON(d *oom.Diagnosis, l i18n.Lang) any {
 	for _, m := range d.Asks() {
 		asks = append(asks, l.Text(m))
 	}
+	phase, detail := d.Phase.Coarse()
 	return struct {
 		Facts   oom.Facts      `json:"facts"`
 		Phase   oom.Phase      `json:"phase"`
+		Detail  oom.Phase      `json:"phase_detail,omitempty"`
 		Likely  bool           `json:"phase_guessed"` // by the words of the log; nothing in it shows the phase
 		Cause   oom.Cause      `json:"cause"`
 		Tensor  oom.Tensor     `json:"tensor"`
@@ -345,5 +348,5 @@ func doctorJSON(d *oom.Diagnosis, l i18n.Lang) any {
 		Budget  oom.Budget     `json:"budget"`
 		Unknown []string       `json:"unknown"`
 		Line    int64          `json:"line"` // where in the log the message stands
-	}{d.Failure.Facts, d.Phase, d.Guessed(), d.Cause(), d.Tensor, settings, causes, fixes, d.Budget, asks, d.Failure.Line}
+	}{d.Failure.Facts, phase, detail, d.Guessed(), d.Cause(), d.Tensor, settings, causes, fixes, d.Budget, asks, d.Failure.Line}
 }

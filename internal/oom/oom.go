@@ -75,6 +75,17 @@ const (
 	UnknownPhase Phase = "unknown"
 )
 
+// coarser are the phases that scripts know (docs/doctor.md) for those that they do not: data are loaded, too.
+var coarser = map[Phase]Phase{Data: Load, Save: UnknownPhase}
+
+// Coarse is the phase as scripts know it, and the phase itself where that says less, else "".
+func (p Phase) Coarse() (phase, detail Phase) {
+	if c, ok := coarser[p]; ok {
+		return c, p
+	}
+	return p, ""
+}
+
 // Failure is one memory failure found in a log.
 type Failure struct {
 	Dialect string // the name of the wording that matched
