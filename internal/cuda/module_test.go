@@ -73,6 +73,9 @@ func TestKernelsFitSmallCards(t *testing.T) {
 			launches["attention_backward_q_"+n] = launch{s.qw * 32, s.qShared(hs)}
 		}
 	}
+	for packs, warps := range backwardWarps {
+		launches["layernorm_backward_p"+strconv.Itoa(packs)] = launch{warps * 32, backwardShared(packs)}
+	}
 	kernels := 0
 	for line := range strings.Lines(string(files[ResourceFile])) {
 		f := strings.Split(strings.TrimSpace(line), "\t")

@@ -143,10 +143,19 @@ func encoderScratch(a *program.Attrs) units.Bytes {
 	return units.Bytes(4 * n)
 }
 
-// rowKernel is the layernorm kernel for rows of C elements: its row in registers where it is whole packs and at most 7 a lane.
+// rowPacks is how many packs of 16 bytes a lane holds of a row of C elements; 0 where a row is no whole packs or has more than 7
+// a lane, and is done by single elements.
+func (e *Executor) rowPacks(C int, a program.Arg) int {
+	w := int(16 / e.dtype(a).Size())
+	if packs := ceil(C, 32*w); C%w == 0 && packs <= 7 {
+		return packs
+	}
+	return 0
+}
+
+// rowKernel is the layernorm kernel for rows of C elements.
 func (e *Executor) rowKernel(name string, C int, a program.Arg) string {
-	per := 32 * int(16/e.dtype(a).Size()) // elements of one pack in every lane
-	if packs := ceil(C, per); C%(per/32) == 0 && packs <= 7 {
+	if packs := e.rowPacks(C, a); packs > 0 {
 		return fmt.Sprintf("%s_p%d", name, packs)
 	}
 	return name + "_1"
@@ -166,8 +175,9 @@ func (e *Executor) residualLayernormForward(op *program.Op, s program.Step) erro
 	return e.launch(e.unit("layernorm", x[0]), e.rowKernel("residual_layernorm_forward", a.C, x[0]), dim{x: ceil(a.N, rowWarps)}, rowWarps*32, 0)
 }
 
-// layernormGrid is how layernorm_backward is launched: warps a block, fewer where their sums would not fit a small card's
-// shared memory, and at most as many blocks as run at once on 132 multiprocessors: long rows take more registers.
+// layernormGrid is how layernorm_backward is launched where it goes by single elements: warps a block, fewer where their sums
+// would not fit a small card's shared memory, and at most as many blocks as run at once on 132 multiprocessors. Nor has the
+// kernel for packs more blocks.
 func layernormGrid(N, C int) (blocks, warps int) {
 	warps = max(1, min(rowWarps, (96<<10)/(8*C)))
 	resident := 4
@@ -180,13 +190,24 @@ func layernormGrid(N, C int) (blocks, warps int) {
 	return min(ceil(N, warps), 132*resident), warps
 }
 
+// backwardWarps is the warps of a block of layernorm_backward, by a lane's packs: one block fills a multiprocessor.
+var backwardWarps = [8]int{0, 16, 16, 16, 12, 12, 8, 8}
+
+// backwardShared is its dynamic shared memory: a row of three tensors a warp.
+func backwardShared(packs int) int { return backwardWarps[packs] * 3 * packs * 512 }
+
 func (e *Executor) layernormBackward(op *program.Op, s program.Step) error {
 	a, x := &op.Attrs, op.Args
 	unit := e.unit("layernorm", x[0])
 	partial, _ := e.scratchPtr(op)
 	blocks, warps := layernormGrid(a.N, a.C)
+	shared := warps * 2 * a.C * 4
+	if packs := e.rowPacks(a.C, x[0]); packs > 0 {
+		warps, shared = backwardWarps[packs], backwardShared(packs)
+		blocks = min(blocks, ceil(a.N, warps), e.Multiprocessors)
+	}
 	e.with().ptr(e.ptr(x[0]), partial, e.ptr(x[3]), e.ptr(x[4]), e.ptr(x[5]), e.ptr(x[6]), e.ptr(x[7])).int(a.N, a.C, flag(a.Accumulate))
-	if err := e.launch(unit, e.rowKernel("layernorm_backward", a.C, x[0]), dim{x: blocks}, warps*32, warps*2*a.C*4); err != nil {
+	if err := e.launch(unit, e.rowKernel("layernorm_backward", a.C, x[0]), dim{x: blocks}, warps*32, shared); err != nil {
 		return err
 	}
 	e.with().ptr(e.ptr(x[1]), e.ptr(x[2]), partial).int(blocks, a.C, flag(a.Overwrite))
@@ -258,10 +279,27 @@ func (e *Executor) biasBackward(op *program.Op, s program.Step) error {
 
 func (e *Executor) loss(op *program.Op, s program.Step) error {
 	a, x := &op.Attrs, op.Args
-	name, _ := e.packed("loss_rows", a.V, x[1])
-	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2])).int(a.V).float(a.Scale * s.LossScale).int(flag(!a.NoGrad))
-	return e.launch(e.unit("loss", x[1]), name, dim{x: a.N}, min(1024, max(32, ceil(a.V, 8*32)*32)), 0)
+	e.with().ptr(e.ptr(x[0]), e.ptr(x[1]), e.ptr(x[2])).int(a.N, a.V).float(a.Scale * s.LossScale).int(flag(!a.NoGrad))
+	unit := e.unit("loss", x[1])
+	if a.V <= warpRow {
+		name, _ := e.packed("loss_warps", a.V, x[1])
+		return e.launch(unit, name, dim{x: ceil(a.N, rowWarps)}, rowWarps*32, 0)
+	}
+	name, w := e.packed("loss_blocks", a.V, x[1])
+	row := a.V * int(e.dtype(x[1]).Size())
+	if w > 1 && row >= heldRow && 2*row+lossScratch <= e.SharedPerBlock {
+		return e.launch(unit, "loss_held", dim{x: min(a.N, e.Multiprocessors)}, 1024, 2*row)
+	}
+	return e.launch(unit, name, dim{x: a.N}, min(1024, ceil(a.V, 8*32)*32), 0)
 }
+
+// Which kernel takes a row of logits: a warp the short ones, a block the others, from shared memory those that are long enough
+// to fill a multiprocessor's 1,024 threads.
+const (
+	warpRow     = 2048     // elements
+	heldRow     = 64 << 10 // bytes
+	lossScratch = 512      // bytes that loss_held has beside its rows
+)
 
 func (e *Executor) lossSum(op *program.Op, s program.Step) error {
 	x := op.Args

@@ -98,6 +98,7 @@ func opcases(rng *rand.Rand) (list []opcase) {
 		list = append(list, matmulCases(s)...)
 		list = append(list, updateCases(s)...)
 	}
+	list = append(list, rowCases(rng)...)
 	for _, c := range list {
 		if o, ok := c.overwriting(); ok {
 			list = append(list, o)
@@ -147,6 +148,35 @@ func tokenCases(rng *rand.Rand, s program.Attrs) []opcase {
 			}
 		}},
 	}
+}
+
+// rowCases are rows of every length that layernorm and loss have a kernel for, and more of them than run at once.
+func rowCases(rng *rand.Rand) (list []opcase) {
+	for _, s := range []program.Attrs{
+		{B: 5, T: 460, C: 640, Accumulate: true},
+		{B: 2, T: 67, C: 768, Dropout: 0.2, Site: 2},
+		{B: 1, T: 190, C: 1000, Accumulate: true},
+		{B: 1, T: 131, C: 1280},
+		{B: 3, T: 33, C: 1528, Accumulate: true},
+		{B: 1, T: 70, C: 1792},
+	} {
+		s.N, s.NH = s.B*s.T, 1
+		for _, c := range layerCases(s) {
+			switch c.code {
+			case program.LayernormForward, program.LayernormBackward, program.ResidualLayernormForward:
+				list = append(list, c)
+			}
+		}
+	}
+	for _, s := range []program.Attrs{{B: 1, T: 300, C: 8, V: 32776}, {B: 1, T: 5, C: 8, V: 32776, NoGrad: true}, {B: 1, T: 40, C: 8, V: 5032}} {
+		s.N, s.Scale = s.B*s.T, 0.03
+		for _, c := range tokenCases(rng, s) {
+			if c.code == program.Loss {
+				list = append(list, c)
+			}
+		}
+	}
+	return list
 }
 
 func layerCases(s program.Attrs) []opcase {

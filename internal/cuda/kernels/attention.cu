@@ -5,7 +5,6 @@
 // HS is the padded head size of the instance (32, 64, 96, 128); columns from hs on are zeros. hs and C are multiples of 8.
 #include "attention_dropout.cuh"
 
-static const float LOG2E = 1.44269504088896340736f;
 #define INFINITY_F __int_as_float(0x7f800000)
 
 // load_rows starts the copy of ROWS rows of one head from row t0 on; rows from T on become zeros.

@@ -47,13 +47,6 @@ __device__ __forceinline__ float unpacked(u32 word, int high) {
     return to_float(x);
 }
 
-// power2 is 2^x; what is below 2^-126 is 0.
-__device__ __forceinline__ float power2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // load_tile starts the copy of ROWS rows of one head from row t0 on, as attention.cu's load_rows does: a thread stays in one
 // column of 16 bytes, and its rows are 16 apart.
 template <int ROWS>
@@ -65,21 +58,21 @@ __device__ __forceinline__ void load_tile(u32 tile, const elem *src, long long s
         copy16(Tile<64>{tile}.at(r, c), column + (long long)(t0 + r) * ((int)stride * 2), t0 + r < T && c * 8 < hs);
 }
 
-// load_pair does 64 rows of two tiles, k's and C columns further v's.
+// load_pair does 64 rows of two tiles, k's and C columns further v's. Rows that are 16 apart lie alike in their groups of 8.
 __device__ __forceinline__ void load_pair(u32 k, u32 v, const elem *src, int C, long long stride, int t0, int T, int hs) {
-    int r0 = threadIdx.x >> 3, c = threadIdx.x & 7;
-    const char *column = reinterpret_cast<const char *>(src + c * 8);
+    int r0 = threadIdx.x >> 3, c = threadIdx.x & 7, left = c * 8 < hs ? T - t0 - r0 : 0, apart = (int)stride * 32;
+    const char *row = reinterpret_cast<const char *>(src + c * 8) + (long long)(t0 + r0) * ((int)stride * 2);
+    u32 at = Tile<64>{0}.at(r0, c);
 #pragma unroll
-    for (int r = r0; r < r0 + 64; r += 16) {
-        const char *row = column + (long long)(t0 + r) * ((int)stride * 2);
-        bool valid = t0 + r < T && c * 8 < hs;
-        copy16(Tile<64>{k}.at(r, c), row, valid);
-        copy16(Tile<64>{v}.at(r, c), row + C * 2, valid);
+    for (int r = 0; r < 64; r += 16, row += apart) {
+        copy16(k + at + r * 128, row, r < left);
+        copy16(v + at + r * 128, row + C * 2, r < left);
     }
 }
 
-// raise masks s (64 queries from t0, 64 keys from c0), finds each row's new top, and fades o and sum to it.
-// A thread's rows are g and g+8 of its warp's 16.
+// raise masks s (64 queries from t0, 64 keys from c0). Where a weight of the warp would be above 2^8 it raises the rows' tops
+// to their largest s and fades o and sum to them. Few tiles need that: weights and their sums have room, and what a row is
+// divided by in the end was made with the same tops. A thread's rows are g and g+8 of its warp's 16.
 __device__ __forceinline__ void raise(float (&s)[8][4], float (&o)[8][4], float (&top)[2], float (&sum)[2], int t0, int c0,
                                       float k2) {
     int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, w0 = t0 + (int)(threadIdx.x >> 5) * 16;
@@ -89,15 +82,21 @@ __device__ __forceinline__ void raise(float (&s)[8][4], float (&o)[8][4], float 
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 if (c0 + j * 8 + q * 2 + (i & 1) > w0 + g + (i >> 1) * 8) s[j][i] = -INFINITY_F;
+    float t[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float t = top[i];
+        t[i] = fmaxf(s[0][2 * i], s[0][2 * i + 1]);
 #pragma unroll
-        for (int j = 0; j < 8; j++) t = fmaxf(t, fmaxf(s[j][2 * i], s[j][2 * i + 1]));
-        t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 1));
-        t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 2));
-        float fade = power2((top[i] - t) * k2);
-        top[i] = t;
+        for (int j = 1; j < 8; j++) t[i] = fmaxf(t[i], fmaxf(s[j][2 * i], s[j][2 * i + 1]));
+    }
+    if (!__any_sync(0xffffffffu, (t[0] - top[0]) * k2 > 8.0f || (t[1] - top[1]) * k2 > 8.0f)) return;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        t[i] = fmaxf(t[i], top[i]);
+        t[i] = fmaxf(t[i], __shfl_xor_sync(0xffffffffu, t[i], 1));
+        t[i] = fmaxf(t[i], __shfl_xor_sync(0xffffffffu, t[i], 2));
+        float fade = power2((top[i] - t[i]) * k2);
+        top[i] = t[i];
         sum[i] *= fade;
 #pragma unroll
         for (int j = 0; j < 8; j++) {

@@ -1,4 +1,5 @@
-// What every kernel shares: element types, 16-byte packs, reductions in a fixed order, and dropout by counter.
+// What every kernel shares: element types, 16-byte packs, copies to shared memory, reductions in a fixed order, and dropout
+// by counter.
 //
 // Each .cu is compiled once per element type: SNUG_BF16, SNUG_F16 or SNUG_F32 chooses `elem`, the type of weights and
 // activations. Sums are always fp32. No CUDA header is needed: NVRTC alone compiles these files.
@@ -78,6 +79,61 @@ template <> __device__ __forceinline__ void store<8, bf16>(bf16 *p, const Pack<b
     u.x = x;
     *reinterpret_cast<int4 *>(p) = u.i;
 }
+
+// unpack and pack are a pack's elements as floats: an instruction an element one way, one for two elements the other.
+template <int W, typename T> __device__ __forceinline__ void unpack(float (&y)[W], const Pack<T, W> &x) {
+#pragma unroll
+    for (int k = 0; k < W; k++) y[k] = to_float(x.v[k]);
+}
+template <int W, typename T> __device__ __forceinline__ void pack(Pack<T, W> &y, const float (&x)[W]) {
+#pragma unroll
+    for (int k = 0; k < W; k++) from_float(y.v[k], x[k]);
+}
+union Words {
+    u32 w[4];
+    Pack<bf16, 8> bf;
+    Pack<f16, 8> f;
+    __device__ Words() {}
+};
+template <> __device__ __forceinline__ void unpack<8, bf16>(float (&y)[8], const Pack<bf16, 8> &x) {
+    Words u;
+    u.bf = x;
+#pragma unroll
+    for (int k = 0; k < 4; k++) y[2 * k] = __int_as_float(u.w[k] << 16), y[2 * k + 1] = __int_as_float(u.w[k] & 0xffff0000u);
+}
+template <> __device__ __forceinline__ void pack<8, bf16>(Pack<bf16, 8> &y, const float (&x)[8]) {
+    Words u;
+#pragma unroll
+    for (int k = 0; k < 4; k++) u.w[k] = pack2<bf16>(x[2 * k], x[2 * k + 1]);
+    y = u.bf;
+}
+template <> __device__ __forceinline__ void pack<8, f16>(Pack<f16, 8> &y, const float (&x)[8]) {
+    Words u;
+#pragma unroll
+    for (int k = 0; k < 4; k++) u.w[k] = pack2<f16>(x[2 * k], x[2 * k + 1]);
+    y = u.f;
+}
+
+// power2 is 2^x; what is below 2^-126 is 0.
+__device__ __forceinline__ float power2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+static const float LOG2E = 1.44269504088896340736f;
+
+// ---- copies to shared memory that a thread does not wait for ----
+
+__device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
+// copy16 starts an asynchronous copy of 16 bytes to shared memory, or of zeros when `valid` is false.
+__device__ __forceinline__ void copy16(u32 address, const void *src, bool valid = true) {
+    int bytes = valid ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(src), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// copy_wait waits until all but the thread's last N groups of copies are there.
+template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
 // ---- reductions, in an order fixed by the shape ----
 

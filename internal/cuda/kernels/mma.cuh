@@ -1,4 +1,4 @@
-// Tensor cores from Ampere on: mma.sync m16n8k16 over 16-bit elements with fp32 sums, ldmatrix and cp.async.
+// Tensor cores from Ampere on: mma.sync m16n8k16 over 16-bit elements with fp32 sums, and ldmatrix.
 #pragma once
 #include "common.cuh"
 
@@ -14,8 +14,6 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
-
 __device__ __forceinline__ void ldmatrix(u32 (&r)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
@@ -24,14 +22,6 @@ __device__ __forceinline__ void ldmatrix_trans(u32 (&r)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
 }
-
-// copy16 starts an asynchronous copy of 16 bytes to shared memory, or of zeros when `valid` is false.
-__device__ __forceinline__ void copy16(u32 address, const void *src, bool valid) {
-    int bytes = valid ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(src), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
 // Tile is a matrix of 16-bit elements in shared memory, COLS a row, its 16-byte chunks swizzled so that the eight rows
 // an ldmatrix reads at one chunk column lie in different banks.
