@@ -19,6 +19,7 @@ type blas struct {
 	one     *float32
 	zero    *float32
 	plans   map[product]*plan
+	crooked map[product]bool // of products whose rows are not aligned: the library is faster than snug's own kernel
 	memory  *algorithms
 	hasty   bool // take the library's first choice instead of timing its choices
 }
@@ -54,7 +55,7 @@ func (t Target) workspace() units.Bytes {
 
 // openBlas opens cuBLASLt where it is found; without it snug's own kernels serve, and Info.Blas says why.
 func (d *Device) openBlas(lib library, err error, cache string) {
-	b := &blas{plans: map[product]*plan{}, one: fresh[float32](), zero: fresh[float32]()}
+	b := &blas{plans: map[product]*plan{}, crooked: map[product]bool{}, one: fresh[float32](), zero: fresh[float32]()}
 	*b.one = 1
 	if err == nil {
 		err = lib.symbols(b.calls[:], blasSymbols)

@@ -183,8 +183,8 @@ func (e *Executor) Fill(id program.ID, fill func(dst []float32, from int)) error
 // SetInts writes the head of an int32 tensor.
 func (e *Executor) SetInts(id program.ID, src []int32) error {
 	t := &e.layout.Tensors[id]
-	if t.DType != trace.Int32 {
-		return fmt.Errorf("write ints to %s: it is %s", t.Name, t.DType)
+	if t.DType != trace.Int32 || len(src) > t.Len() {
+		return fmt.Errorf("write %d ints to %s: it has %d of %s", len(src), t.Name, t.Len(), t.DType)
 	}
 	return e.on(func() error {
 		return e.stage.write(e.place(id), len(src), func(dst []byte, from int) {

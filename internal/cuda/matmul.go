@@ -83,17 +83,52 @@ func (m *matmul) blasProduct() product {
 		in: m.in, out: m.out, bias: m.bias != 0, accumulate: m.accumulate, align: 16}
 }
 
-// viaBlas says who multiplies m.
-func (d *Device) viaBlas(m *matmul) bool { return d.blas != nil && m.aligned() }
+// viaBlas says that the library multiplies m: where rows are not aligned, only if it was found to be faster.
+func (d *Device) viaBlas(m *matmul) bool {
+	return d.blas != nil && (m.aligned() || d.blas.crooked[m.blasProduct()])
+}
 
 // prepareProduct finds m's fastest algorithm; it spoils the operands.
 func (e *Executor) prepareProduct(op *program.Op) error {
 	m := e.matmulOf(op)
+	if e.blas != nil && !m.aligned() {
+		return e.prepareCrooked(&m)
+	}
 	if !e.viaBlas(&m) {
 		return nil
 	}
 	_, err := e.plan(m.blasProduct(), m.b, m.a, m.d, m.bias, m.workspace, m.space)
 	return err
+}
+
+// prepareCrooked finds who multiplies m, whose rows are not aligned, in less time: the library or snug's own kernel, which is
+// asked for first and serves alone where nothing may be timed.
+func (e *Executor) prepareCrooked(m *matmul) error {
+	p := m.blasProduct()
+	if _, known := e.blas.crooked[p]; known || e.blas.hasty || m.in == trace.Float32 || (m.a|m.b|m.d|m.bias)%16 != 0 || e.blas.memory.isOwn(p) {
+		return nil
+	}
+	remembered := e.blas.memory.find(p) != nil
+	if _, err := e.plan(p, m.b, m.a, m.d, m.bias, m.workspace, m.space); err != nil {
+		return nil // the library takes no such rows
+	}
+	if !remembered {
+		theirs, err := e.measure(3, math.Inf(1), func() error { return e.multiply(p, m.b, m.a, m.d, m.bias, m.workspace, m.space) })
+		if err != nil {
+			return err
+		}
+		ours, err := e.measure(3, math.Inf(1), func() error { return e.own(m) })
+		if err != nil {
+			return err
+		}
+		if ours < theirs {
+			e.blas.memory.add(p, own)
+			e.blas.crooked[p] = false
+			return nil
+		}
+	}
+	e.blas.crooked[p] = true
+	return nil
 }
 
 // productScratch is the workspace of a product: the library's, or that of snug's own split sums.

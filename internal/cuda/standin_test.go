@@ -3,12 +3,14 @@
 package cuda
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -103,6 +105,42 @@ func TestTensorsRoundTrip(t *testing.T) {
 	}
 	if err := e.Floats(ids[0], got); err != nil || !math.IsNaN(float64(got[0])) {
 		t.Errorf("a poisoned tensor holds %g (%v), want NaN", got[0], err)
+	}
+}
+
+// A buffer takes no other part while one that was read into it is still being taken out, however long that lasts.
+func TestReadWaitsForItsBuffers(t *testing.T) {
+	e := standIn(t, Options{})
+	n := 40 * stageBytes / 4
+	ids := loadTensors(t, e, []trace.DType{trace.Int32}, n)
+	ints := make([]int32, n)
+	for i := range ints {
+		ints[i] = int32(i)
+	}
+	if err := e.SetInts(ids[0], ints); err != nil {
+		t.Fatal(err)
+	}
+	var others, wrong atomic.Int64
+	if err := e.on(func() error {
+		return e.stage.read(e.place(ids[0]), n, func(buf []byte, to int) {
+			others.Add(1)
+			for spin := 0; to == 0 && (others.Load() < int64(len(e.stage.slots)/2) || spin < 10000); spin++ {
+				runtime.Gosched()
+			}
+			for i := 0; i < len(buf); i += 4096 {
+				if got := int(binary.LittleEndian.Uint32(buf[i:])); got != to+i/4 {
+					wrong.Store(int64(to + 1))
+				}
+			}
+		})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if at := wrong.Load(); at != 0 {
+		t.Errorf("the part from element %d on was overwritten while it was read", at-1)
+	}
+	if got := others.Load(); got != 40 {
+		t.Errorf("%d parts of 40 were read", got)
 	}
 }
 
@@ -401,6 +439,51 @@ func TestHastyRemembersNothing(t *testing.T) {
 		if got := e.blas.memory.find(p) != nil; got != (known || !hasty) {
 			t.Errorf("hasty %v: the algorithm is remembered: %v, before: %v", hasty, got, known)
 		}
+	}
+}
+
+// Products whose rows are not aligned go to the library where it is no slower than snug's own kernel, which the stand-in's clock
+// says of all; where the own kernel was found to be faster, nothing may be timed, or numbers are float32, they do not.
+func TestCrookedRows(t *testing.T) {
+	odd := program.Attrs{B: 1, T: 16, N: 16, C: 16, OC: 65}
+	for name, c := range map[string]struct {
+		dtype        trace.DType
+		hasty, slow  bool
+		at           program.Attrs
+		viaLibrary   bool
+		isRemembered bool
+	}{
+		"no slower":           {trace.BFloat16, false, false, odd, true, true},
+		"found to be slower":  {trace.BFloat16, false, true, odd, false, true},
+		"nothing is timed":    {trace.BFloat16, true, false, odd, false, false},
+		"float32":             {trace.Float32, false, false, odd, false, false},
+		"aligned all the way": {trace.BFloat16, false, false, program.Attrs{B: 1, T: 16, N: 16, C: 16, OC: 64}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cache := t.TempDir()
+			e := standIn(t, Options{Cache: cache})
+			e.Hasty(c.hasty)
+			p := product{m: c.at.OC, n: 16, k: 16, transA: true, in: c.dtype, out: c.dtype, align: 16}
+			if c.slow {
+				e.blas.memory.add(p, own)
+				if err := e.blas.memory.save(); err != nil {
+					t.Fatal(err)
+				}
+				e.blas.memory = e.openAlgorithms(cache)
+			}
+			op := matmulCases(c.at)[1]
+			runCase(t, e, &op, c.dtype, op.inputs(rand.New(rand.NewPCG(1, 1)), c.dtype))
+			m := e.matmulOf(&e.layout.Sections[0].Ops[0])
+			if m.blasProduct() != p {
+				t.Fatalf("the product is %v, want %v", m.blasProduct(), p)
+			}
+			if got := e.viaBlas(&m); got != c.viaLibrary {
+				t.Errorf("via the library: %v, want %v", got, c.viaLibrary)
+			}
+			if again := e.openAlgorithms(cache); (again.find(p) != nil) != (c.isRemembered && !c.slow) || again.isOwn(p) != c.slow {
+				t.Errorf("remembered: an algorithm %v, the own kernel %v", again.find(p) != nil, again.isOwn(p))
+			}
+		})
 	}
 }
 
