@@ -73,22 +73,33 @@ func Run(e *cuda.Executor, step *gpt.Step, layout *program.Layout, iters int, op
 	if err := b.iterations(r, start, iters+warm); err != nil {
 		return nil, err
 	}
+	if ops {
+		if err := b.timeOps(r, iters+warm); err != nil {
+			return nil, err
+		}
+	}
 	if err := b.evaluate(r, iters); err != nil {
 		return nil, err
 	}
 	r.Process, _ = e.ProcessMemory()
 	r.Graphs = e.Graphs()
-	if !ops {
-		return r, nil
+	return r, nil
+}
+
+// timeOps times each op of iteration it. Gradients that nobody times are queued before: the device is busy with them while the
+// host queues the timed ops, so that no op's time is a wait for the host.
+func (b *batches) timeOps(r *Result, it int) error {
+	if err := b.gradients(it); err != nil {
+		return err
 	}
-	times, err := e.Time(func() error { return errors.Join(b.gradients(iters+warm), b.update(iters+warm)) })
+	times, err := b.e.Time(func() error { return errors.Join(b.gradients(it), b.update(it)) })
 	if err == nil {
 		err = b.wait()
 	}
 	if err == nil {
-		r.group(step, times)
+		r.group(b.step, times)
 	}
-	return r, err
+	return err
 }
 
 // batches runs iterations over random tokens, few of them common, as text has it.
@@ -166,7 +177,8 @@ func (b *batches) feed(section int) error {
 	for i := range tokens {
 		tokens[i] = int32(zipf.Uint64())
 	}
-	return errors.Join(b.e.SetInts(b.step.Idx, tokens[:n]), b.e.SetInts(b.step.Targets, tokens[1:]))
+	idx, targets := b.step.Inputs(section)
+	return errors.Join(b.e.SetInts(idx, tokens[:n]), b.e.SetInts(targets, tokens[1:]))
 }
 
 // update queues the rest of an iteration, and the read of its loss.

@@ -23,8 +23,8 @@ func TestRun(t *testing.T) {
 		}
 		e := cuda.NewExecutor(d)
 		m := gpt.Model{NLayer: 2, NHead: 2, NEmbd: 32, BlockSize: 16, VocabSize: 40, Dropout: 0.1}
-		step, err := gpt.Build(m, gpt.Shape{Batch: 5, EvalBatch: 4, Adam: gpt.Adam{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}},
-			gpt.Policy{MicroBatch: 2, EvalBatch: 2, LossChunk: 16, Weight: trace.Float32, Activation: trace.Float32, Gradient: trace.Float32, Recompute: gpt.Uniform(gpt.RecomputeNone)})
+		step, err := gpt.Build(m, gpt.Shape{Batch: 5, EvalBatch: 6, Adam: gpt.Adam{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}},
+			gpt.Policy{MicroBatch: 2, EvalBatch: 3, LossChunk: 16, Weight: trace.Float32, Activation: trace.Float32, Gradient: trace.Float32, Recompute: gpt.Uniform(gpt.RecomputeNone)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -76,6 +76,7 @@ type benchReport struct {
 	Start      []startPart `json:"start"`
 	QueueMs    float64     `json:"queue_ms"`
 	EvalMs     float64     `json:"eval_pass_ms"`
+	EvalBatch  int         `json:"eval_batch"`
 	Graphs     int         `json:"graphs"`
 	TFlops     float64     `json:"tflops"`
 	Loss       float64     `json:"loss"`
@@ -115,7 +116,7 @@ func runBench(io *term.IO, o benchOptions) error {
 	defer e.Close()
 	lap(0)
 	m := gpt.Model(c.Model())
-	costs := d.CostsOf(m)
+	costs := d.CostsOf(m, c)
 	lap(1)
 	step, layout, err := train.Choose(m, c, d.DTypes, costs, e.Scratch, d.Limit)
 	if err != nil {
@@ -138,7 +139,7 @@ func newBenchReport(e *cuda.Executor, c *config.Config, s *gpt.Step, l *program.
 	return &benchReport{Device: e.Name, Driver: e.Driver, Blas: e.Blas, Limit: c.Vram, Process: r.Process, Arena: l.Size,
 		MicroBatch: s.Policy.MicroBatch, LossChunk: s.Policy.LossChunk, Recompute: levels(s.Policy.Recompute), Gradient: string(s.Policy.Gradient), Batch: s.Shape.Batch,
 		TokensPS: r.TokensPS(), IterMs: float64(r.Median().Microseconds()) / 1e3, QueueMs: float64(r.Queue.Microseconds()) / 1e3,
-		EvalMs: float64(r.Eval.Microseconds()) / 1e3, Graphs: r.Graphs,
+		EvalMs: float64(r.Eval.Microseconds()) / 1e3, EvalBatch: s.Policy.EvalBatch, Graphs: r.Graphs,
 		TFlops: r.TokensPS() * s.Model.FlopsPerToken() / 1e12, Loss: r.Loss, Ops: r.Ops, OpsTotal: r.OpsTotal, Products: r.Products}
 }
 
@@ -165,7 +166,7 @@ func (r *benchReport) print(out *term.Stream) error {
 	fmt.Fprintf(out, "arena %v, process %v, limit %v\n", r.Arena, r.Process, r.Limit)
 	fmt.Fprintf(out, "%.0f tokens/s, %.2f ms an iteration (queued in %.1f ms), %.0f TFLOP/s; loss %.4f\n",
 		r.TokensPS, r.IterMs, r.QueueMs, r.TFlops, r.Loss)
-	fmt.Fprintf(out, "%.2f ms a pass of an evaluation; %d sections as graphs\n", r.EvalMs, r.Graphs)
+	fmt.Fprintf(out, "%.2f ms a pass of an evaluation, %s; %d sections as graphs\n", r.EvalMs, sequences(r.EvalBatch), r.Graphs)
 	text, all := "", 0.0
 	for _, p := range r.Start {
 		text, all = text+fmt.Sprintf(", %s %.2f s", p.Name, p.Ms/1e3), all+p.Ms

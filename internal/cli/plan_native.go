@@ -139,5 +139,8 @@ func policyText(s *gpt.Step) string {
 	if again := recomputed(s); again != "" {
 		text += ", recomputing " + again
 	}
+	if s.Policy.EvalBatch > s.Policy.MicroBatch {
+		text += fmt.Sprintf(", evaluating %d at once", s.Policy.EvalBatch)
+	}
 	return text
 }

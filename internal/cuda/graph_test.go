@@ -56,7 +56,7 @@ func fiveIterations(t *testing.T, e *Executor, dtype trace.DType) (numbers []flo
 	t.Helper()
 	m := graphModel
 	step, err := gpt.Build(m, gpt.Shape{Batch: 7, EvalBatch: 4, Adam: gpt.Adam{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, GradClip: 1}},
-		gpt.Policy{MicroBatch: 2, EvalBatch: 2, LossChunk: 40, Weight: dtype, Activation: dtype, Gradient: trace.Float32, Recompute: []gpt.Recompute{gpt.RecomputeBlock, gpt.RecomputeNone}})
+		gpt.Policy{MicroBatch: 2, EvalBatch: 4, LossChunk: 40, Weight: dtype, Activation: dtype, Gradient: trace.Float32, Recompute: []gpt.Recompute{gpt.RecomputeBlock, gpt.RecomputeNone}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func fiveIterations(t *testing.T, e *Executor, dtype trace.DType) (numbers []flo
 				section = step.TrainRest
 			}
 			at.Sample = uint64(7*it + done)
-			r.tokens(it + done)
+			r.tokens(section, it+done)
 			r.must(e.Run(section, at))
 			done += step.Sections[section].B
 		}
@@ -92,6 +92,7 @@ func fiveIterations(t *testing.T, e *Executor, dtype trace.DType) (numbers []flo
 			r.must(copied())
 		}
 		if it == 2 || it == 4 {
+			r.tokens(step.Eval, it)
 			r.must(e.Run(step.Eval, program.Step{LossScale: 1}))
 		}
 		r.must(wait())
@@ -104,15 +105,16 @@ func fiveIterations(t *testing.T, e *Executor, dtype trace.DType) (numbers []flo
 	return append(numbers, float32(r.value(step.LossSum)))
 }
 
-// tokens writes a micro-batch that differs from n to n.
-func (r *run) tokens(n int) {
+// tokens writes a section's sequences, which differ from n to n.
+func (r *run) tokens(section, n int) {
 	r.t.Helper()
-	tokens := make([]int32, 2*r.step.Model.BlockSize)
+	tokens := make([]int32, r.step.Sections[section].B*r.step.Model.BlockSize)
 	for i := range tokens {
 		tokens[i] = int32((i*7 + n*n) % r.step.Model.VocabSize)
 	}
-	r.must(r.SetInts(r.step.Idx, tokens))
-	r.must(r.SetInts(r.step.Targets, tokens))
+	idx, targets := r.step.Inputs(section)
+	r.must(r.SetInts(idx, tokens))
+	r.must(r.SetInts(targets, tokens))
 }
 
 // Where a section cannot be a graph, or ops are watched one by one, they are launched one by one, and nothing fails.

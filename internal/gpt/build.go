@@ -33,7 +33,7 @@ type Step struct {
 	Policy Policy
 	Params []Param
 
-	Idx, Targets program.ID // int32 (micro-batch, T), written before each train or eval section
+	Idx, Targets program.ID // int32 (micro-batch, T), written before each train section, and as Inputs says before others
 	LossSum      program.ID // f32 (1), the sum of an iteration's or an evaluation's losses over all tokens
 	Norm         program.ID // f32 (1), the gradient's norm before clipping
 
@@ -47,7 +47,12 @@ type Step struct {
 	Update    int // section: norm and AdamW
 	Eval      int // section: forward and loss of Policy.EvalBatch sequences; -1 where none is built
 	EvalRest  int // section: the same of the sequences that are left; -1 where none are
+
+	given map[int]inputs // of the sections whose sequences Idx and Targets do not hold
 }
+
+// inputs are where a section's tokens and the tokens after each of them are written.
+type inputs struct{ idx, targets program.ID }
 
 // Build writes the training step of m under p as a program.
 func Build(m Model, s Shape, p Policy) (*Step, error) {
@@ -93,6 +98,15 @@ func Build(m Model, s Shape, p Policy) (*Step, error) {
 	return b.Step, b.Check()
 }
 
+// Inputs are the tensors, int32 (its sequences, T), that are written before a train or eval section runs: Idx and Targets, or,
+// where an evaluation takes more sequences at once than training, tensors of its own among its temporaries.
+func (s *Step) Inputs(section int) (idx, targets program.ID) {
+	if in, ok := s.given[section]; ok {
+		return in.idx, in.targets
+	}
+	return s.Idx, s.Targets
+}
+
 // Next is the section for the sequences of an iteration from number done on.
 func (s *Step) Next(done int) int {
 	switch {
@@ -112,7 +126,7 @@ type builder struct {
 	ops    []program.Op
 	b      int              // sequences of the section
 	params map[string]Param // by nanoGPT's name
-	losses program.ID       // f32 (most tokens of a section)
+	losses program.ID       // f32 (micro-batch, T)
 	caches []cached         // of each layer, where a sequence grows instead of being trained on
 	fresh  bool             // the gradients hold nothing of this iteration yet: the first to write overwrites them
 }
@@ -137,7 +151,7 @@ func (b *builder) persistent() {
 		b.Params = append(b.Params, p)
 		b.params[spec.Name] = p
 	}
-	most, T := max(b.Policy.MicroBatch, b.Policy.EvalBatch), b.Model.BlockSize
+	most, T := b.Policy.MicroBatch, b.Model.BlockSize
 	b.Idx = b.Add(program.Persistent, trace.Input, trace.Int32, "idx", most, T)
 	b.Targets = b.Add(program.Persistent, trace.Input, trace.Int32, "targets", most, T)
 	b.losses = b.Add(program.Persistent, trace.Activation, trace.Float32, "losses", most, T)

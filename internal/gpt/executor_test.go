@@ -217,3 +217,51 @@ func BenchmarkStep(b *testing.B) {
 		}
 	}
 }
+
+// An evaluation that takes more sequences at once than training sums up the same losses, from tokens of its own that have room
+// among its temporaries: what training takes stays as it is.
+func TestWideEvaluationPasses(t *testing.T) {
+	m := Model{NLayer: 2, NHead: 2, NEmbd: 16, BlockSize: 8, VocabSize: 11, Dropout: 0.3}
+	const all = 6
+	x, y := tokens(rand.New(rand.NewPCG(1, 2)), m, all)
+	evaluate := func(at int) (loss float64, s *Step) {
+		p := inFloat32(2)
+		p.EvalBatch, p.LossChunk = at, 7
+		s, err := Build(m, Shape{Batch: 2, EvalBatch: all, Adam: testAdam}, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newRunner(t, s, cpu.Options{})
+		for i, param := range s.Params {
+			r.do(r.exec.Fill(param.Weight, func(dst []float32, from int) { param.Initial(dst, from, i, 1) }))
+		}
+		r.do(r.exec.Run(s.BeginEval, program.Step{}))
+		for done := 0; done < all; {
+			section := s.Eval
+			if all-done < at {
+				section = s.EvalRest
+			}
+			n := s.Sections[section].B
+			idx, targets := s.Inputs(section)
+			r.do(r.exec.SetInts(idx, x[done*m.BlockSize:(done+n)*m.BlockSize]))
+			r.do(r.exec.SetInts(targets, y[done*m.BlockSize:(done+n)*m.BlockSize]))
+			r.do(r.exec.Run(section, program.Step{LossScale: 1}))
+			done += n
+		}
+		return float64(r.floats(s.LossSum)[0]) / float64(all*m.BlockSize), s
+	}
+	want, narrow := evaluate(2)
+	for _, at := range []int{1, 4, 6} {
+		got, s := evaluate(at)
+		within(t, fmt.Sprintf("%d sequences at once", at), got, want, 1e-6)
+		if a, b := s.Tensors[s.Idx].Bytes, narrow.Tensors[narrow.Idx].Bytes; a != b {
+			t.Errorf("%d sequences at once: training's tokens take %v, %v with 2", at, a, b)
+		}
+		for _, section := range []int{s.First, s.Eval} {
+			idx, targets := s.Inputs(section)
+			if own := idx != s.Idx && targets != s.Targets; own != (section == s.Eval && at > 2) {
+				t.Errorf("%d sequences at once: section %s has tokens of its own: %v", at, s.Sections[section].Name, own)
+			}
+		}
+	}
+}

@@ -42,15 +42,31 @@ func (b *builder) train() {
 
 // eval is forward and loss, without dropout; nothing outlives its last reader.
 func (b *builder) eval() {
-	dropout := b.Model.Dropout
+	dropout, in, losses := b.Model.Dropout, inputs{b.Idx, b.Targets}, b.losses
 	b.Model.Dropout = 0
-	defer func() { b.Model.Dropout = dropout }()
+	defer func() { b.Model.Dropout, b.Idx, b.Targets, b.losses = dropout, in.idx, in.targets, losses }()
+	if b.b > b.Policy.MicroBatch {
+		b.ownInputs()
+	}
 	x, ln := b.encoder()
 	for l := range b.Model.NLayer {
 		k, mlp := b.forward(l, x, ln, false)
 		x, ln = b.nextLayer(l, k.mid, mlp)
 	}
 	b.headLoss(ln.out, false)
+}
+
+// ownInputs gives the section tokens and losses of its own, where what training has is too small: no byte of them lives
+// beside training's.
+func (b *builder) ownInputs() {
+	T := b.Model.BlockSize
+	b.Idx = b.Add(program.Given, trace.Input, trace.Int32, "eval.idx", b.b, T)
+	b.Targets = b.Add(program.Given, trace.Input, trace.Int32, "eval.targets", b.b, T)
+	b.losses = b.Add(program.Temporary, trace.Activation, trace.Float32, "eval.losses", b.b, T)
+	if b.given == nil {
+		b.given = map[int]inputs{}
+	}
+	b.given[len(b.Sections)] = inputs{b.Idx, b.Targets}
 }
 
 func (b *builder) attrs() program.Attrs {
@@ -209,6 +225,9 @@ func (b *builder) backward(l int, k *lazy, dx program.Arg) {
 func (b *builder) headLoss(x program.Arg, grad bool) {
 	N, C, V := b.tokens(), b.Model.NEmbd, b.Model.VocabSize
 	chunk := b.Policy.LossChunk
+	if !grad && b.Policy.EvalChunk > 0 {
+		chunk = b.Policy.EvalChunk
+	}
 	if chunk <= 0 || chunk > N {
 		chunk = N
 	}

@@ -47,9 +47,10 @@ func ParseRecompute(s string) (Recompute, error) {
 // Policy is how a step is run: what may be traded between memory and speed. It never changes what is computed.
 type Policy struct {
 	MicroBatch int         // sequences at once in forward and backward
-	EvalBatch  int         // sequences at once in evaluation; 0: none is built
+	EvalBatch  int         // sequences at once in evaluation, which keeps nothing for backward: it may be more; 0: none is built
 	Recompute  []Recompute // of each layer; shorter lists repeat their last level, an empty one is None
 	LossChunk  int         // tokens whose logits exist at once; 0: all of a micro-batch
+	EvalChunk  int         // the same in evaluation; 0: LossChunk
 	Weight     trace.DType // of the weights that matmuls read; AdamW keeps what completes them to fp32 (program.MasterOf)
 	Activation trace.DType
 

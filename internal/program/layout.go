@@ -8,13 +8,13 @@ import (
 	"github.com/snugml/snug/internal/units"
 )
 
-// Life is when a temporary tensor is alive: in one section, from op First to op Last, both included.
+// Life is when a tensor that is not persistent is alive: in one section, from op First to op Last, both included.
 type Life struct {
 	Section, First, Last int // Section is -1 for a tensor that no op touches
 }
 
-// Lifetimes derives the life of every temporary from the ops: from its first use to its last.
-// Persistent tensors, alive always, have Section -1 too.
+// Lifetimes derives the life of every temporary from the ops: from its first use to its last. What is given to a section
+// lives through all of it. Persistent tensors, alive always, have Section -1 too.
 func (p *Program) Lifetimes() []Life {
 	lives := make([]Life, len(p.Tensors))
 	for i := range lives {
@@ -27,6 +27,11 @@ func (p *Program) Lifetimes() []Life {
 				p.use(lives, a, s, i)
 			}
 			p.use(lives, ops[i].Scratch, s, i)
+		}
+	}
+	for i := range lives {
+		if l := &lives[i]; p.Tensors[i].Class == Given && l.Section >= 0 {
+			l.First, l.Last = 0, len(p.Sections[l.Section].Ops)-1
 		}
 	}
 	return lives

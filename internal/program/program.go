@@ -19,6 +19,8 @@ const (
 	Temporary Class = iota
 	// Persistent tensors live as long as the program: weights, gradients, optimizer state, inputs, results.
 	Persistent
+	// Given tensors live in one section, all of it, and are written before it runs.
+	Given
 )
 
 // Tensor is a named tensor of a program.
@@ -45,7 +47,7 @@ type Section struct {
 	Ops   []Op
 }
 
-// Program is tensors and the sections over them. Temporaries belong to one section each.
+// Program is tensors and the sections over them. What is not persistent belongs to one section each.
 type Program struct {
 	Tensors  []Tensor
 	Sections []Section

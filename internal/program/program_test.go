@@ -69,6 +69,24 @@ func TestLifetimesFollowTheOps(t *testing.T) {
 	}
 }
 
+// What is given to a section is read without being written in it, lives from its first op to its last, and is no other section's.
+func TestGivenLivesThroughItsSection(t *testing.T) {
+	p, _, _, _, _ := chain()
+	given := p.Add(Given, trace.Input, trace.Float32, "given", 100)
+	p.Sections[0].Ops[1].Args[1] = p.Whole(given) // b = given, in the middle
+	if err := p.Check(); err != nil {
+		t.Error(err)
+	}
+	if got, want := p.Lifetimes()[given], (Life{0, 0, 2}); got != want {
+		t.Errorf("lives %+v, want %+v", got, want)
+	}
+	with := p.Place()
+	p.Tensors[given].Class = Persistent
+	if without := p.Place(); with.Size != without.Size || with.Live != without.Live { // one section is the peak
+		t.Errorf("%d bytes, %d live, want %d and %d as with a persistent tensor", with.Size, with.Live, without.Size, without.Live)
+	}
+}
+
 func TestCheckFindsBrokenPrograms(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage func(p *Program)

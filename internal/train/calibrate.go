@@ -50,8 +50,7 @@ func (c *calibrator) Calibrate(prior Costs) (Costs, error) {
 	}
 	costs := prior
 	n1, n2 := float64(few*T), float64(many*T)
-	costs.Overhead = near((small*n2-large*n1)/(large-small), prior.Overhead)
-	costs.Tokens = max(8192, int(float64(prior.Tokens)*costs.Overhead/prior.Overhead))
+	costs.scale(near((small*n2-large*n1)/(large-small), prior.Overhead))
 	for level := gpt.RecomputeGelu; level <= gpt.RecomputeBlock; level++ {
 		t, err := c.time(2, many, level)
 		if err != nil {
@@ -62,12 +61,20 @@ func (c *calibrator) Calibrate(prior Costs) (Costs, error) {
 	return costs, nil
 }
 
-// near is x, kept within a factor of 4 of what was expected. What is no number is as expected.
+// scale sets the overhead, and with it how many tokens at once are worth it.
+func (c *Costs) scale(overhead float64) {
+	c.Tokens, c.Overhead = max(8192, int(float64(c.Tokens)*overhead/c.Overhead)), overhead
+}
+
+// measuredWithin is the factor of what was expected that a measurement is believed within.
+const measuredWithin = 4
+
+// near is x, kept within that of what was expected. What is no number is as expected.
 func near(x, expected float64) float64 {
 	if math.IsNaN(x) {
 		return expected
 	}
-	return min(max(x, expected/4), 4*expected)
+	return min(max(x, expected/measuredWithin), measuredWithin*expected)
 }
 
 // hasty is an executor that can be told to look for no fast algorithm: what is timed is compared with itself alone.
@@ -178,7 +185,7 @@ func costKey(m gpt.Model, dtype trace.DType) string {
 // find is what was remembered under key.
 func (f costFile) find(key string) (Costs, bool) {
 	c, ok := f.read()[key]
-	return c, ok && c.Tokens > 0 && c.Overhead > 0
+	return c, ok && c.Tokens > 0 && c.Eval > 0 && c.Overhead > 0
 }
 
 // KnownCosts are what running m in dtype was found to cost on a GPU by an earlier run, if there was one.

@@ -276,10 +276,11 @@ func (l *Loop) feed(section int, first uint64, draw func(n uint64, x, y []int32)
 	if err := draw(first, l.x[:n*T], l.y[:n*T]); err != nil {
 		return err
 	}
-	if err := l.Exec.SetInts(s.Idx, l.x[:n*T]); err != nil {
+	idx, targets := s.Inputs(section)
+	if err := l.Exec.SetInts(idx, l.x[:n*T]); err != nil {
 		return err
 	}
-	return l.Exec.SetInts(s.Targets, l.y[:n*T])
+	return l.Exec.SetInts(targets, l.y[:n*T])
 }
 
 // iterate queues iteration it. The loss and norm of the one before are taken when its gradients are queued behind that:

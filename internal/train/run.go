@@ -30,9 +30,9 @@ type Device struct {
 	calibrate func(m gpt.Model) Costs // nil where Costs need no measuring
 }
 
-// CostsOf are what the device pays for running m: measured where that is worth it.
-func (d *Device) CostsOf(m gpt.Model) Costs {
-	if d.calibrate == nil {
+// CostsOf are what the device pays for running m as c says: measured where that could change the plan.
+func (d *Device) CostsOf(m gpt.Model, c *config.Config) Costs {
+	if d.calibrate == nil || d.settled(m, c) {
 		return d.Costs
 	}
 	return d.calibrate(m)
@@ -95,7 +95,7 @@ func Prepare(c config.Config, d Device) (r *Run, err error) {
 	if r.Data, err = data.NewSampler(r.Set, data.Order(c.DataOrder), uint64(c.Seed), m.VocabSize); err != nil {
 		return r, err
 	}
-	r.Device.Costs, r.Device.calibrate = d.CostsOf(m), nil
+	r.Device.Costs, r.Device.calibrate = d.CostsOf(m, &c), nil
 	r.Step, r.Layout, err = Choose(m, &c, d.DTypes, r.Device.Costs, d.Exec.Scratch, d.Limit)
 	return r, err
 }

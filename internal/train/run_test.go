@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -280,4 +281,54 @@ func TestIterationAllocatesNothing(t *testing.T) {
 	}); n > 0 {
 		t.Errorf("%v allocations in an iteration", n)
 	}
+}
+
+// Wider passes of an evaluation draw the same samples in the same order and find the same losses, to rounding; nothing else of a
+// run changes.
+func TestWideEvaluationDrawsTheSame(t *testing.T) {
+	run := func(costs Costs) (rec recorder, drawn []string, at int, params [][]float32) {
+		d := device(1)
+		d.Costs = costs
+		params, err := trainOn(t, d, tiny(t, func(c *config.Config) { c.EvalIters = 4 }), &rec, func(r *Run) {
+			r.Data = drawing{r.Data, func(split string, it int, n uint64) { drawn = append(drawn, fmt.Sprint(split, it, " ", n)) }}
+			at = r.Step.Policy.EvalBatch
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rec, drawn, at, params
+	}
+	few := CPUCosts
+	few.Tokens = 3 * 8
+	wide := few
+	wide.Eval = 1000
+	narrow, one, atNarrow, params := run(few)
+	got, other, atWide, same := run(wide)
+	if atNarrow != 3 || atWide != 12 {
+		t.Errorf("passes of %d and %d sequences, want 3 and 12", atNarrow, atWide)
+	}
+	if !slices.Equal(one, other) {
+		t.Errorf("drawn:\n%v\nand with wider passes\n%v", one, other)
+	}
+	if !slices.Equal(got.losses(), narrow.losses()) || !slices.EqualFunc(params, same, slices.Equal[[]float32]) {
+		t.Error("training changed")
+	}
+	for i, e := range narrow.evals {
+		if w := got.evals[i]; !(math.Abs(w.ValLoss-e.ValLoss) < 1e-6) || !(math.Abs(w.TrainLoss-e.TrainLoss) < 1e-6) {
+			t.Errorf("iteration %d: losses %v and %v, with wider passes %v and %v", e.Iter, e.TrainLoss, e.ValLoss, w.TrainLoss, w.ValLoss)
+		}
+	}
+}
+
+// drawing tells of every sample that an evaluation draws.
+type drawing struct {
+	Data
+	tell func(split string, it int, n uint64)
+}
+
+func (d drawing) Eval(split string, it int, n uint64, x, y []int32) error {
+	for i := range len(x) / 8 {
+		d.tell(split, it, n+uint64(i))
+	}
+	return d.Data.Eval(split, it, n, x, y)
 }

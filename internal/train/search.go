@@ -22,12 +22,10 @@ const nearlyAsFast = 1.005
 // Candidates are the steps that fit limit, one for each micro-batch and type of gradients worth a look. The first is the
 // smallest of those that are nearly as fast as the fastest; the others follow, the fastest first. There is at least one, or a
 // *FitError. micro_batch, recompute, loss_chunk and gradient_dtype are taken as they are where the settings give them.
+// The first one's evaluation takes as many sequences at once as have room in what its training takes.
 func Candidates(m gpt.Model, c *config.Config, dtypes gpt.Policy, costs Costs, scratch func(*program.Op) units.Bytes, limit units.Bytes) ([]Candidate, error) {
-	if err := m.Check(); err != nil {
-		return nil, err
-	}
-	s := searcher{model: m, shape: Shape(c), dtypes: dtypes, chunk: c.LossChunk, costs: costs, scratch: scratch, limit: limit}
-	if err := s.setLevels(c.Recompute); err != nil {
+	s, err := newSearcher(m, c, dtypes, costs, scratch, limit)
+	if err != nil {
 		return nil, err
 	}
 	splits, err := s.splits(c)
@@ -52,7 +50,36 @@ func Candidates(m gpt.Model, c *config.Config, dtypes gpt.Policy, costs Costs, s
 	if len(list) == 0 {
 		return nil, &FitError{Need: slices.Min(least), Limit: limit}
 	}
-	return ranked(list), nil
+	list = ranked(list)
+	return list, s.widenEval(&list[0])
+}
+
+// widenEval gives c the largest pass of an evaluation that takes no byte more than c does: a divisor of the evaluation, so that
+// all passes are equal, of more sequences than a micro-batch and at most costs.Eval tokens; with as many logits at once as the
+// device's measure allows where these have room, else as many as training.
+func (s *searcher) widenEval(c *Candidate) error {
+	for n := min(s.shape.EvalBatch, s.costs.Eval/s.model.BlockSize); n > c.Step.Policy.EvalBatch; n-- {
+		if s.shape.EvalBatch%n != 0 {
+			continue
+		}
+		most, _ := s.lossChunk(n * s.model.BlockSize)
+		for _, chunk := range []int{most, c.Step.Policy.LossChunk} {
+			policy := c.Step.Policy
+			policy.EvalBatch, policy.EvalChunk = n, chunk
+			step, err := s.step(policy)
+			if err != nil {
+				return err
+			}
+			if step.Live() > c.Layout.Size {
+				continue
+			}
+			if layout := step.Place(); layout.Size <= c.Layout.Size {
+				c.Step, c.Layout = step, layout
+				return nil
+			}
+		}
+	}
+	return nil
 }
 
 // ranked orders candidates as Candidates promises.
@@ -79,6 +106,36 @@ type searcher struct {
 	costs   Costs
 	scratch func(*program.Op) units.Bytes
 	limit   units.Bytes
+}
+
+func newSearcher(m gpt.Model, c *config.Config, dtypes gpt.Policy, costs Costs, scratch func(*program.Op) units.Bytes, limit units.Bytes) (*searcher, error) {
+	if err := m.Check(); err != nil {
+		return nil, err
+	}
+	s := &searcher{model: m, shape: Shape(c), dtypes: dtypes, chunk: c.LossChunk, costs: costs, scratch: scratch, limit: limit}
+	return s, s.setLevels(c.Recompute)
+}
+
+// settled says that no measurement of costs would change the plan: everything goes at once with nothing recomputed, and would
+// even if a micro-batch cost as little as a measurement is believed to say.
+func (d *Device) settled(m gpt.Model, c *config.Config) bool {
+	cheap := d.Costs
+	cheap.scale(cheap.Overhead / measuredWithin)
+	s, err := newSearcher(m, c, d.DTypes, cheap, d.Exec.Scratch, d.Limit)
+	if err != nil {
+		return false
+	}
+	sizes := s.microBatches(c.MicroBatch)
+	policy := func(micro int) gpt.Policy {
+		chunk, _ := s.lossChunk(micro * m.BlockSize)
+		return s.policy(split{micro, trace.Float32}, chunk, 0)
+	}
+	whole := policy(sizes[0])
+	if whole.MicroBatch < s.shape.Batch || len(sizes) > 1 && s.cost(policy(sizes[1])) <= nearlyAsFast*s.cost(whole) {
+		return false
+	}
+	step, err := s.step(whole)
+	return err == nil && (s.limit == 0 || step.Place().Size <= s.limit)
 }
 
 // setLevels sets the recompute levels that a layer goes through as memory shrinks: the settings' one, or those of which none
@@ -221,7 +278,12 @@ func (s *searcher) policy(sp split, chunk, at int) gpt.Policy {
 
 // build is the step of that policy.
 func (s *searcher) build(sp split, chunk, at int) (*gpt.Step, error) {
-	step, err := gpt.Build(s.model, s.shape, s.policy(sp, chunk, at))
+	return s.step(s.policy(sp, chunk, at))
+}
+
+// step builds a policy, with the workspace of its ops.
+func (s *searcher) step(p gpt.Policy) (*gpt.Step, error) {
+	step, err := gpt.Build(s.model, s.shape, p)
 	if err == nil && s.scratch != nil {
 		step.AddScratch(s.scratch)
 	}

@@ -118,3 +118,89 @@ func TestChunksAreWorthTheirLaunches(t *testing.T) {
 		}
 	}
 }
+
+// A pass of an evaluation is as wide as has room in what training takes: not a byte more is taken, all passes are equal, and none
+// is wider than pays or where wider ones do not.
+func TestEvaluationFillsTrainingsMemory(t *testing.T) {
+	char := gpt.Model{NLayer: 6, NHead: 6, NEmbd: 384, BlockSize: 256, VocabSize: 65, Dropout: 0.2}
+	scratch := func(op *program.Op) units.Bytes { return 32 * units.MiB }
+	thin := char // its one layer keeps nothing but its input: training needs hardly more than evaluation
+	thin.NLayer = 1
+	wordy := char // 65,536 tokens' logits are a gibibyte
+	wordy.NLayer, wordy.VocabSize = 3, 8000
+	for name, c := range map[string]struct {
+		model         gpt.Model
+		batch, iters  int
+		costs         Costs
+		recompute     string
+		micro, atOnce int
+		chunks        int // of an evaluation's logits
+	}{
+		"nanoGPT's character example": {char, 64, 200, GPUCosts(132), "auto", 64, 512, 1},
+		"what pays is less":           {char, 64, 200, GPUCosts(28), "auto", 32, 100, 1}, // 27,803 tokens are 108 sequences
+		"a short evaluation":          {char, 64, 3, GPUCosts(132), "auto", 64, 192, 1},
+		"one batch":                   {char, 64, 1, GPUCosts(132), "auto", 64, 64, 1},
+		"no evaluation":               {char, 64, 0, GPUCosts(132), "auto", 64, 0, 0},
+		"no divisor":                  {char, 67, 1, GPUCosts(132), "auto", 67, 67, 1},
+		"little room":                 {thin, 64, 200, GPUCosts(132), "block", 64, 160, 1},
+		"many logits":                 {wordy, 64, 200, GPUCosts(132), "auto", 64, 512, 8},
+		"the CPU":                     {char, 64, 200, CPUCosts, "auto", 8, 8, 1},
+	} {
+		cfg := settings(func(s *config.Config) {
+			s.BatchSize, s.GradientAccumulationSteps, s.EvalIters, s.Recompute = c.batch, 1, c.iters, c.recompute
+		})
+		choose := func(costs Costs) (*gpt.Step, *program.Layout) {
+			step, layout, err := Choose(c.model, cfg, DTypes(trace.BFloat16), costs, scratch, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return step, layout
+		}
+		step, layout := choose(c.costs)
+		if p := step.Policy; p.MicroBatch != c.micro || p.EvalBatch != c.atOnce {
+			t.Errorf("%s: %d sequences at once, %d in an evaluation, want %d and %d", name, p.MicroBatch, p.EvalBatch, c.micro, c.atOnce)
+		}
+		narrow := c.costs
+		narrow.Eval = 0
+		if _, without := choose(narrow); layout.Size != without.Size {
+			t.Errorf("%s: %v, and %v where evaluation is as wide as training", name, layout.Size, without.Size)
+		}
+		chunks, each := 0, 0
+		for _, op := range step.Sections[max(0, step.Eval)].Ops {
+			if op.Code == program.Loss {
+				chunks, each = chunks+1, max(each, op.Attrs.N)
+			}
+		}
+		if step.Eval >= 0 && chunks != c.chunks {
+			t.Errorf("%s: an evaluation's logits in %d parts of %d tokens, want %d", name, chunks, each, c.chunks)
+		}
+		if step.EvalRest >= 0 && step.Policy.EvalBatch > step.Policy.MicroBatch {
+			t.Errorf("%s: a rest of %d sequences", name, step.Sections[step.EvalRest].B)
+		}
+	}
+}
+
+// Costs are measured where they could change the plan, and only there.
+func TestCostsAreMeasuredWhereTheyMatter(t *testing.T) {
+	char := gpt.Model{NLayer: 6, NHead: 6, NEmbd: 384, BlockSize: 256, VocabSize: 65}
+	for name, c := range map[string]struct {
+		model    gpt.Model
+		batch    int
+		sms      int
+		limit    units.Bytes
+		measures bool
+	}{
+		"all at once, with room for it":        {char, 64, 132, 0, false},
+		"just enough room":                     {char, 64, 132, 1400 * units.MiB, false},
+		"too little room for all at once":      {char, 64, 132, units.GiB, true},
+		"so many tokens that fewer do as well": {char, 32, 8, 0, true},
+		"more than fill the card":              {gpt2, 512, 132, 0, true},
+	} {
+		measured := Costs{Tokens: 1, Eval: 1, Overhead: 1}
+		d := Device{Exec: &paper{}, DTypes: DTypes(trace.BFloat16), Costs: GPUCosts(c.sms), Limit: c.limit, calibrate: func(gpt.Model) Costs { return measured }}
+		cfg := settings(func(s *config.Config) { s.BatchSize, s.GradientAccumulationSteps = c.batch, 1 })
+		if got := d.CostsOf(c.model, cfg) == measured; got != c.measures {
+			t.Errorf("%s: measured %v, want %v", name, got, c.measures)
+		}
+	}
+}
