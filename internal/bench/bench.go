@@ -70,11 +70,11 @@ func Run(e *cuda.Executor, step *gpt.Step, layout *program.Layout, iters int, op
 	}
 	r.Weights, start = time.Since(start), time.Now()
 	b := &batches{e: e, step: step, rng: rand.New(rand.NewPCG(1, 2))}
-	if err := b.iterations(r, start, iters+warm); err != nil {
+	if err := b.iterations(r, start, iters+warm+1); err != nil {
 		return nil, err
 	}
 	if ops {
-		if err := b.timeOps(r, iters+warm); err != nil {
+		if err := b.timeOps(r, iters+warm+1); err != nil {
 			return nil, err
 		}
 	}
@@ -110,8 +110,9 @@ type batches struct {
 
 	queue time.Duration // that the last iteration's sections took to queue
 	loss  [1]float32
-	wait  func() error // until loss holds the last iteration's
-	since time.Time    // when the loss before it was known
+	wait  func() error  // until loss holds the last iteration's
+	since time.Time     // when the loss before it was known
+	took  time.Duration // between the last two losses
 }
 
 func (b *batches) run(section int, s program.Step) error {
@@ -125,29 +126,33 @@ func (b *batches) run(section int, s program.Step) error {
 const warm = 2
 
 // iterations runs n of them as training does: an iteration's loss is waited for when the gradients of the next are queued.
-// The first is waited for at once, because its time is told.
+// The first is waited for at once, because its time is told. The last is not timed: nothing is queued between the end of the
+// one before and its own, so that it seems short where the host is held up while it queues.
 func (b *batches) iterations(r *Result, start time.Time, n int) error {
 	for it := range n {
 		if err := b.gradients(it); err != nil {
 			return err
 		}
 		if it > 1 {
-			if err := b.settle(r, it-1); err != nil {
+			if err := b.settle(r); err != nil {
 				return err
+			}
+			if it > warm {
+				r.Iters = append(r.Iters, b.took)
 			}
 		}
 		if err := b.update(it); err != nil {
 			return err
 		}
 		if it == 0 {
-			if err := b.settle(r, 0); err != nil {
+			if err := b.settle(r); err != nil {
 				return err
 			}
 			r.First = time.Since(start)
 		}
 	}
 	r.Queue = b.queue
-	return b.settle(r, n-1)
+	return b.settle(r)
 }
 
 // gradients queues an iteration as far as its gradients.
@@ -190,16 +195,13 @@ func (b *batches) update(it int) (err error) {
 	return err
 }
 
-// settle waits for the end of iteration it.
-func (b *batches) settle(r *Result, it int) error {
+// settle waits for the end of the last iteration that was queued.
+func (b *batches) settle(r *Result) error {
 	if err := b.wait(); err != nil {
 		return err
 	}
 	now := time.Now()
-	if it >= warm {
-		r.Iters = append(r.Iters, now.Sub(b.since))
-	}
-	b.since, r.Loss = now, float64(b.loss[0])/float64(r.Tokens)
+	b.took, b.since, r.Loss = now.Sub(b.since), now, float64(b.loss[0])/float64(r.Tokens)
 	return nil
 }
 
