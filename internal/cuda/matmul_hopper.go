@@ -10,7 +10,7 @@ const (
 	hopperTile    = 256
 	hopperStep    = 64
 	hopperThreads = 384
-	hopperShared  = 3*(128+256)*hopperStep*2 + 8*4*2048 + 2*3*8 // three buffers, four boxes a warp, the buffers' barriers
+	hopperShared  = 4*(128+256)*hopperStep*2 + 8*2*2048 + 2*4*8 // four buffers, two boxes a warp, the buffers' barriers
 	hopperCard    = 132                                         // multiprocessors of the largest Hopper card
 	hopperSlot    = hopperTile * hopperTile * 4                 // bytes of a tile's partial sums
 )
@@ -69,9 +69,12 @@ func (e *Executor) ownHopper(m *matmul) error {
 	if cut > 0 {
 		partial = matrix{m.workspace, trace.Float32, (clusters + cut) * hopperTile, hopperTile, 16}
 	}
-	unit, sum := "matmul."+elements[m.in].suffix, ""
+	unit, sum, add := "matmul."+elements[m.in].suffix, "", ""
 	if m.out == trace.Float32 {
 		sum = "_sum"
+	}
+	if m.layout == "nn" && m.accumulate {
+		add = "_add"
 	}
 	job := []uint64{uint64(m.bias), uint64(m.d), uint64(m.M) | uint64(m.N)<<32, uint64(m.K) | uint64(w.whole)<<32,
 		uint64(flag(m.accumulate)) | uint64(clusters)<<32, uint64(w.parts) | uint64(w.length)<<32}
@@ -83,7 +86,7 @@ func (e *Executor) ownHopper(m *matmul) error {
 		}
 		args.add(t[:]...)
 	}
-	if err := e.launch(unit, "matmul_"+m.layout+"_hopper"+sum, dim{x: 2 * clusters}, hopperThreads, hopperShared); err != nil || cut == 0 {
+	if err := e.launch(unit, "matmul_"+m.layout+"_hopper"+sum+add, dim{x: 2 * clusters}, hopperThreads, hopperShared); err != nil || cut == 0 {
 		return err
 	}
 	e.with().add(job...).ptr(m.workspace)

@@ -86,7 +86,7 @@ func TestProductsAgainstLibrary(t *testing.T) {
 		t.Skip(e.Blas)
 	}
 	for _, s := range []struct{ M, N, K int }{
-		{24, 136, 72}, {128, 256, 64}, {264, 520, 1000}, {5000, 4104, 200}, {8192, 768, 9000}, {776, 760, 16392}, {11000, 1000, 8200},
+		{24, 136, 72}, {128, 256, 64}, {264, 520, 1000}, {5000, 4104, 200}, {6000, 3080, 520}, {8192, 768, 9000}, {776, 760, 16392}, {11000, 1000, 8200},
 	} {
 		for _, m := range []matmul{
 			{layout: "nt", in: trace.BFloat16, out: trace.BFloat16},
@@ -106,6 +106,30 @@ func TestProductsAgainstLibrary(t *testing.T) {
 			})
 		}
 	}
+}
+
+// smallProducts runs Hopper's kernels where a cluster makes several tiles, little enough for compute-sanitizer: they are what the
+// kernels of every card make, and the same bits every time.
+func smallProducts(t *testing.T, e *Executor, dtype trace.DType) error {
+	t.Helper()
+	all := e.Multiprocessors
+	e.Multiprocessors = 4 // two clusters
+	defer func() { e.Multiprocessors = all }()
+	for _, m := range []matmul{{layout: "nt", out: dtype}, {layout: "nn", out: dtype}, {layout: "nn", out: dtype, accumulate: true}, {layout: "tn", out: trace.Float32}} {
+		m.M, m.N, m.K, m.in = 600, 264, 584, dtype
+		o, err := newOperands(e, m, m.layout == "nt")
+		if err != nil {
+			return err
+		}
+		defer o.free()
+		if !e.onHopper(&o.matmul) {
+			continue
+		}
+		if err := o.compare(t, o.own, func() error { return e.ownMMA(&o.matmul) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A product's sums over K are cut where tiles alone would leave a last round nearly empty, and only there.
@@ -148,15 +172,22 @@ func compareProducts(t *testing.T, e *Executor, m matmul, bias bool) error {
 	if _, err := e.plan(o.blasProduct(), o.b, o.a, o.d, o.bias, o.workspace, o.space); err != nil {
 		return err
 	}
-	want, err := o.result(o.library)
+	return o.compare(t, o.own, o.library)
+}
+
+// compare holds what f makes against another's, and against itself.
+func (o *operands) compare(t *testing.T, f, other func() error) error {
+	t.Helper()
+	m := &o.matmul
+	want, err := o.result(other)
 	if err != nil {
 		return err
 	}
-	got, err := o.result(o.own)
+	got, err := o.result(f)
 	if err != nil {
 		return err
 	}
-	again, err := o.result(o.own)
+	again, err := o.result(f)
 	if err != nil {
 		return err
 	}
@@ -179,7 +210,7 @@ func compareProducts(t *testing.T, e *Executor, m matmul, bias bool) error {
 		diff += d * d
 		if !(math.Abs(d) <= 4*eps*largest) {
 			if bad == 0 {
-				t.Errorf("row %d, column %d is %g, the library's %g", i/m.N, i%m.N, x[i], y[i])
+				t.Errorf("row %d, column %d is %g, want %g", i/m.N, i%m.N, x[i], y[i])
 			}
 			bad++
 		}

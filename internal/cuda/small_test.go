@@ -23,6 +23,11 @@ func TestSmallStep(t *testing.T) {
 				if err := generateAll(e, m, dtype); err != nil {
 					t.Error(err)
 				}
+				if o.OwnBlas && dtype != trace.Float32 {
+					if err := e.on(func() error { return smallProducts(t, e, dtype) }); err != nil {
+						t.Error(err)
+					}
+				}
 			})
 		}
 	}

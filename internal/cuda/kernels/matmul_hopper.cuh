@@ -1,8 +1,8 @@
 // The products of matmul.cu on Hopper: wgmma fed by bulk tensor copies.
 //
-// A cluster of two blocks makes 256 x 256 of D, each block 128 rows of it. One thread of a block keeps three buffers filled,
+// A cluster of two blocks makes 256 x 256 of D, each block 128 rows of it. One thread of a block keeps four buffers filled,
 // 64 of K each; two warpgroups multiply, 64 x 256 each. The blocks share B: each copies half of it to both. D leaves through
-// shared memory, each warp's part by itself, while the next tile's copies are under way.
+// shared memory, each warp's part by itself: late where it can, beside the next tile's products (Late), else at once.
 //
 // Clusters are as many as the card holds at once and take tile after tile. Where the last round would leave most of the card
 // idle, its tiles' sums over K are cut among all clusters and left as partial sums, which matmul_hopper_reduce adds in the
@@ -14,8 +14,8 @@
 
 namespace hopper {
 
-const int TILE = 256, STEP = 64, STAGES = 3, A_BYTES = 128 * STEP * 2, STAGE_BYTES = A_BYTES + TILE * STEP * 2;
-const int BOX = 16 * 128, BOXES = 4; // a warp writes D from boxes of 16 rows of 128 bytes, a tile of 16-bit elements at once
+const int TILE = 256, STEP = 64, STAGES = 4, A_BYTES = 128 * STEP * 2, STAGE_BYTES = A_BYTES + TILE * STEP * 2;
+const int BOX = 16 * 128, BOXES = 2; // a warp writes D from boxes of 16 rows of 128 bytes
 
 struct Job {
     const elem *bias; // (N), may be null
@@ -120,14 +120,20 @@ __device__ __forceinline__ void feed(const Job &job, const TensorMap *a, const T
     }
 }
 
-// put writes 16 rows and 16 columns (16-bit elements) or 8 (fp32) of a warp's sums to a box, from its column group j on.
-__device__ __forceinline__ void put(elem, u32 box, int j, const float (&x)[4], const float (&y)[4]) {
+// put writes 16 rows and 16 columns of a box, from its column group j on. A thread has four words of them: rows lane/4 and
+// lane/4 + 8 of group j, then of group j + 1.
+__device__ __forceinline__ void put(u32 box, int j, const u32 (&x)[4]) {
     int lane = threadIdx.x & 31, r = lane & 15;
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
-                 ::"r"(box + r * 128 + (((j + (lane >> 4)) ^ (r & 7)) << 4)), "r"(pack2<elem>(x[0], x[1])), "r"(pack2<elem>(x[2], x[3])),
-                 "r"(pack2<elem>(y[0], y[1])), "r"(pack2<elem>(y[2], y[3])) : "memory");
+                 ::"r"(box + r * 128 + (((j + (lane >> 4)) ^ (r & 7)) << 4)), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
 }
-__device__ __forceinline__ void put(float, u32 box, int j, const float (&x)[4], const float (&y)[4]) {
+
+// put_sums rounds and writes 16 rows and 16 columns (16-bit elements) or 8 (fp32) of a warp's sums.
+__device__ __forceinline__ void put_sums(elem, u32 box, int j, const float (&x)[4], const float (&y)[4]) {
+    u32 words[4] = {pack2<elem>(x[0], x[1]), pack2<elem>(x[2], x[3]), pack2<elem>(y[0], y[1]), pack2<elem>(y[2], y[3])};
+    put(box, j, words);
+}
+__device__ __forceinline__ void put_sums(float, u32 box, int j, const float (&x)[4], const float (&y)[4]) {
     int lane = threadIdx.x & 31, r = lane >> 2, q = lane & 3;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -145,7 +151,7 @@ template <typename T, typename Finish> __device__ __forceinline__ void write(flo
     for (int j = box * GROUPS; j < (box + 1) * GROUPS; j += 2) {
         finish(acc[j], j * 8 + q * 2);
         finish(acc[j + 1], j * 8 + 8 + q * 2);
-        put(T(), at, j % GROUPS, acc[j], acc[j + 1]);
+        put_sums(T(), at, j % GROUPS, acc[j], acc[j + 1]);
     }
     visible();
     __syncwarp();
@@ -169,18 +175,9 @@ __device__ __forceinline__ void emit(float (&acc)[32][4], u32 boxes, Finish fini
     }
 }
 
-// PlusBias and PlusD are what `finish` adds: bias, or what D held. Outside D they read some element that is there, for
-// nothing is stored.
+// PlusD is a `finish` that adds what D held. Outside D it reads some element that is there, for nothing is stored.
 struct Nothing {
     __device__ __forceinline__ void operator()(float (&)[4], int) const {}
-};
-struct PlusBias {
-    const elem *bias;
-    int n, N;
-    __device__ __forceinline__ void operator()(float (&x)[4], int col) const {
-        Pack<elem, 2> b = load<2>(bias + min(n + col, N - 2));
-        x[0] += to_float(b.v[0]), x[1] += to_float(b.v[1]), x[2] += to_float(b.v[0]), x[3] += to_float(b.v[1]);
-    }
 };
 struct PlusD {
     const elem *high, *low; // this thread's rows
@@ -197,63 +194,150 @@ struct PlusD {
     }
 };
 
-// settle finishes D's rows m.. and columns n.. from a warp's sums: + bias where B lies by rows, + D where it does not.
-template <bool BT, typename Out>
-__device__ __forceinline__ void settle(const Job &job, float (&acc)[32][4], const TensorMap *d, u32 boxes, int m, int n) {
+// leave sends D's rows m.. and columns n.. on their way at once.
+template <typename Out> __device__ __forceinline__ void leave(const Job &job, float (&acc)[32][4], const TensorMap *d, u32 boxes, int m, int n) {
     auto send = [&](u32 at, int col) { store_box(d, m, n + col, at); };
-    if constexpr (sizeof(Out) == 4) {
-        if (job.accumulate) emit<Out>(acc, boxes, Nothing(), [&](u32 at, int col) { add_box(d, m, n + col, at); });
-        else emit<Out>(acc, boxes, Nothing(), send);
-    } else {
-        if (BT && job.accumulate) emit<Out>(acc, boxes, PlusD(job, m, n), send);
-        else if (!BT && job.bias) emit<Out>(acc, boxes, PlusBias{job.bias, n, job.N}, send);
-        else emit<Out>(acc, boxes, Nothing(), send);
-    }
+    if (!job.accumulate) emit<Out>(acc, boxes, Nothing(), send);
+    else if constexpr (sizeof(Out) == 4) emit<Out>(acc, boxes, Nothing(), [&](u32 at, int col) { add_box(d, m, n + col, at); });
+    else emit<Out>(acc, boxes, PlusD(job, m, n), send);
 }
 
-template <bool AT, bool BT, typename Out>
-__device__ __forceinline__ void multiply_all(const Job &job, const TensorMap *d, const TensorMap *partial, u32 base, u32 full, u32 empty, u32 rank) {
-    int group = (threadIdx.x >> 7) - 1, warp = (threadIdx.x >> 5) - 4, thread = threadIdx.x & 127;
-    u32 boxes = base + STAGES * STAGE_BYTES + warp * BOXES * BOX;
-    Worker worker(job, blockIdx.x / 2);
-    Ring ring = {0, 0};
-    // A buffer is handed on in both blocks, because each fills half of B in both.
-    auto release = [&](u32 at) {
-        if (thread < 2) barrier_arrive(empty + at * 8, thread);
-    };
-    float acc[32][4];
-    for (Piece p; worker.next(p);) {
-        u32 before = 0;
-        for (int i = 0; i < p.count; i++) {
-            u32 at = base + ring.at * STAGE_BYTES;
-            u64 a = descriptor(at + group * 8192), b = descriptor(at + A_BYTES, 8192);
-            barrier_wait(full + ring.at * 8, ring.parity);
-            fence();
+// Late keeps a warp's sums of one tile, rounded: half the registers of the sums themselves. They leave in SLICES slices of 32
+// columns, each beside a step of the next tile's products, which the tensor cores do meanwhile.
+const int SLICES = 8;
+
+struct Late {
+    const TensorMap *d;
+    u32 boxes;
+    int m, n; // of the held sums
+    bool any, first;
+    u32 held[32][2]; // columns 8j + 2q and the next, of rows lane/4 and lane/4 + 8
+
+    __device__ __forceinline__ Late(const TensorMap *d, u32 boxes) : d(d), boxes(boxes), any(false), first((threadIdx.x & 31) == 0) {}
+
+    // take rounds the sums of the tile at (row, col), + bias where there is one.
+    __device__ __forceinline__ void take(const Job &job, float (&acc)[32][4], int row, int col) {
+        m = row, n = col, any = true;
+        if (job.bias) {
+            const elem *bias = job.bias + (threadIdx.x & 3) * 2;
 #pragma unroll
-            for (int k = 0; k < STEP / 16; k++)
-                multiply<AT, BT>(acc, a + k * ((AT ? 2048 : 32) >> 4), b + k * ((BT ? 2048 : 32) >> 4), i > 0 || k > 0);
-            commit();
-            wait<1>();
-            if (i > 0) release(before);
-            before = ring.at;
-            ring.advance();
+            for (int j = 0; j < 32; j++) {
+                Pack<elem, 2> b = load<2>(bias + min(n + j * 8, job.N - 8)); // outside D any that is there
+                acc[j][0] += to_float(b.v[0]), acc[j][1] += to_float(b.v[1]), acc[j][2] += to_float(b.v[0]), acc[j][3] += to_float(b.v[1]);
+            }
         }
+#pragma unroll
+        for (int j = 0; j < 32; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                held[j][i] = pack2<elem>(acc[j][2 * i], acc[j][2 * i + 1]);
+                asm volatile("" : "+r"(held[j][i])::"memory"); // now, not when it is used: the sums' registers are needed
+            }
+    }
+
+    // slice writes 32 columns to their box, and sends it off when it has its 64.
+    __device__ __forceinline__ void slice(int s) {
+        u32 box = boxes + s / 2 % BOXES * BOX;
+        if (s % 2 == 0) {
+            if (first) store_read<BOXES - 1>();
+            __syncwarp();
+        }
+#pragma unroll
+        for (int j = s * 4; j < s * 4 + 4; j += 2) {
+            u32 x[4] = {held[j][0], held[j][1], held[j + 1][0], held[j + 1][1]};
+            put(box, j % 8, x);
+        }
+        if (s % 2 == 0) return;
+        visible();
+        __syncwarp();
+        if (!first) return;
+        store_box(d, m, n + s / 2 * 64, box);
+        store_commit();
+    }
+
+    // rest sends off all that is held.
+    __device__ __forceinline__ void rest() {
+        if (any)
+#pragma unroll
+            for (int s = 0; s < SLICES; s++) slice(s);
+        any = false;
+    }
+};
+
+// Sums are a warpgroup's sums over the buffers as they come: begin starts a step's products, end waits for those of the step
+// before it and hands its buffer on. A buffer is handed on in both blocks, because each fills half of B in both.
+template <bool AT, bool BT> struct Sums {
+    u32 base, full, empty, before;
+    Ring ring;
+    float acc[32][4];
+    __device__ __forceinline__ Sums(u32 base, u32 full, u32 empty) : base(base), full(full), empty(empty), ring{0, 0} {}
+    __device__ __forceinline__ void begin(bool more) {
+        u32 at = base + ring.at * STAGE_BYTES;
+        u64 a = descriptor(at + ((threadIdx.x >> 7) - 1) * 8192), b = descriptor(at + A_BYTES, 8192);
+        barrier_wait(full + ring.at * 8, ring.parity);
+        fence();
+#pragma unroll
+        for (int k = 0; k < STEP / 16; k++)
+            multiply<AT, BT>(acc, a + k * ((AT ? 2048 : 32) >> 4), b + k * ((BT ? 2048 : 32) >> 4), more || k > 0);
+        commit();
+    }
+    __device__ __forceinline__ void end(bool more) {
+        wait<1>();
+        if (more) release();
+        before = ring.at;
+        ring.advance();
+    }
+    __device__ __forceinline__ void finish() {
         wait<0>();
         settled(acc);
-        release(before);
-        int row, col;
+        release();
+    }
+    __device__ __forceinline__ void release() {
+        if ((threadIdx.x & 127) < 2) barrier_arrive(empty + before * 8, threadIdx.x & 127);
+    }
+};
+
+template <bool AT, bool BT, typename Out, bool LATE>
+__device__ __forceinline__ void multiply_all(const Job &job, const TensorMap *d, const TensorMap *partial, u32 base, u32 full, u32 empty, u32 rank) {
+    int warp = (threadIdx.x >> 5) - 4;
+    u32 boxes = base + STAGES * STAGE_BYTES + warp * BOXES * BOX;
+    Worker worker(job, blockIdx.x / 2);
+    Sums<AT, BT> sums(base, full, empty);
+    Late late(d, boxes);
+    for (Piece p; worker.next(p);) {
+        int i = 0, row, col;
+        if (LATE && p.count < SLICES) late.rest();
+        if (LATE && late.any) {
+#pragma unroll
+            for (int s = 0; s < SLICES; s++) {
+                sums.begin(s > 0);
+                late.slice(s);
+                sums.end(s > 0);
+            }
+            i = SLICES;
+            late.any = false;
+        }
         worker.place(p.tile, row, col);
-        if (p.slot < 0) {
-            settle<BT, Out>(job, acc, d, boxes, row * TILE + rank * 128 + warp * 16, col * TILE);
-        } else {
+        row = row * TILE + rank * 128 + warp * 16, col *= TILE;
+        for (; i < p.count; i++) {
+            sums.begin(i > 0);
+            sums.end(i > 0);
+        }
+        sums.finish();
+        if (p.slot >= 0) {
             int m = (p.slot * 2 + rank) * 128 + warp * 16;
-            emit<float>(acc, boxes, Nothing(), [&](u32 at, int c) { store_box(partial, m, c, at); });
+            emit<float>(sums.acc, boxes, Nothing(), [&](u32 at, int c) { store_box(partial, m, c, at); });
+        } else if (LATE) {
+            late.take(job, sums.acc, row, col);
+        } else {
+            leave<Out>(job, sums.acc, d, boxes, row, col);
         }
     }
+    if (LATE) late.rest();
     if ((threadIdx.x & 31) == 0) store_wait();
 }
 
-template <bool AT, bool BT, typename Out>
+template <bool AT, bool BT, typename Out, bool LATE>
 __device__ __forceinline__ void product(const Job &job, const TensorMap *a, const TensorMap *b, const TensorMap *d, const TensorMap *partial) {
     extern __shared__ __align__(1024) char shared[];
     u32 base = shared_address(shared), full = base + STAGES * STAGE_BYTES + 8 * BOXES * BOX, empty = full + STAGES * 8, rank = cluster_rank();
@@ -270,7 +354,7 @@ __device__ __forceinline__ void product(const Job &job, const TensorMap *a, cons
         if (threadIdx.x == 0) feed<AT, BT>(job, a, b, base, full, empty, rank);
     } else {
         more_registers<232>();
-        multiply_all<AT, BT, Out>(job, d, partial, base, full, empty, rank);
+        multiply_all<AT, BT, Out, LATE>(job, d, partial, base, full, empty, rank);
     }
     cluster_sync(); // no block ends while the other may still write to it
 }
@@ -313,16 +397,17 @@ template <typename Out> __device__ __forceinline__ void reduce(const Job &job, c
 
 } // namespace hopper
 
-#define HOPPER(name, AT, BT, Out)                                                                                      \
+#define HOPPER(name, AT, BT, Out, LATE)                                                                                \
     extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)                                     \
         name(const hopper::Job job, const __grid_constant__ hopper::TensorMap a, const __grid_constant__ hopper::TensorMap b, \
              const __grid_constant__ hopper::TensorMap d, const __grid_constant__ hopper::TensorMap partial) {         \
-        hopper::product<AT, BT, Out>(job, &a, &b, &d, &partial);                                                       \
+        hopper::product<AT, BT, Out, LATE>(job, &a, &b, &d, &partial);                                                 \
     }
-HOPPER(matmul_nt_hopper, false, false, elem)
-HOPPER(matmul_nn_hopper, false, true, elem)
-HOPPER(matmul_tn_hopper, true, true, elem)
-HOPPER(matmul_tn_hopper_sum, true, true, float) // D is fp32
+HOPPER(matmul_nt_hopper, false, false, elem, true)
+HOPPER(matmul_nn_hopper, false, true, elem, true)
+HOPPER(matmul_nn_hopper_add, false, true, elem, false)  // to D
+HOPPER(matmul_tn_hopper, true, true, elem, false)       // or added to D
+HOPPER(matmul_tn_hopper_sum, true, true, float, false)  // the same in fp32
 
 extern "C" __global__ void matmul_hopper_reduce(hopper::Job job, const float *partial) { hopper::reduce<elem>(job, partial); }
 extern "C" __global__ void matmul_hopper_reduce_sum(hopper::Job job, const float *partial) { hopper::reduce<float>(job, partial); }
