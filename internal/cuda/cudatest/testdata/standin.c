@@ -111,8 +111,8 @@ static void norm_final(word *a, word blocks) {
     for (int i = 0; i < (int)a[2]; i++) s += ((float *)a[1])[i];
     *(float *)a[0] = sqrtf(s) / f32(a[3]);
 }
-static void loss_rows(word *a, word blocks) {
-    for (word b = 0; b < blocks; b++) ((float *)a[0])[b] = 1 + 0.01f * ((int *)a[2])[b];
+static void loss(word *a, word blocks) {
+    for (int n = 0; n < (int)a[3]; n++) ((float *)a[0])[n] = 1 + 0.01f * ((int *)a[2])[n];
 }
 static void loss_sum(word *a, word blocks) {
     for (int i = 0; i < (int)a[2]; i++) *(float *)a[0] += ((float *)a[1])[i];
@@ -140,8 +140,8 @@ static void matmul_tn(word *a, word blocks) {
 
 // Kernels that compute, by how their names begin, how many arguments they read, and how many words the last one has where not one.
 static const struct { const char *name; void (*run)(word *, word); int args, words; } kernels[] = {
-    {"adamw_split", adamw_split, 12}, {"adamw", adamw, 12}, {"norm_partial", norm_partial, 3}, {"norm_final", norm_final, 4}, {"loss_rows", loss_rows, 6},
-    {"loss_sum", loss_sum, 3}, {"encoder_backward_wte", encoder_backward_wte, 11, 4},
+    {"adamw_split", adamw_split, 12}, {"adamw", adamw, 12}, {"norm_partial", norm_partial, 3}, {"norm_final", norm_final, 4},
+    {"loss_warps", loss, 7}, {"loss_blocks", loss, 7}, {"loss_held", loss, 7}, {"loss_sum", loss_sum, 3}, {"encoder_backward_wte", encoder_backward_wte, 11, 4},
     {"encoder_backward_wpe", encoder_backward_wpe, 6}, {"layernorm_backward_weight", layernorm_backward_weight, 6},
     {"bias_backward_sum", bias_backward_sum, 5}, {"matmul_reduce", matmul_reduce, 6}, {"matmul_f32", matmul_f32, 12},
     {"matmul_tn", matmul_tn, 1, 8},
