@@ -281,8 +281,12 @@ func (o *doctorOptions) holders(ctx context.Context, d *oom.Diagnosis) []string 
 // nothing says that the log holds no memory failure (exit 1).
 func (o *doctorOptions) nothing(io *term.IO, log *oom.Log) error {
 	if o.json {
-		phase, _ := log.Ends().Coarse()
-		if err := writeJSON(io.Out, map[string]any{"facts": nil, "phase": phase, "cause": nil, "lines": log.Lines}); err != nil {
+		phase, detail := log.Ends().Coarse()
+		out := map[string]any{"facts": nil, "phase": phase, "cause": nil, "lines": log.Lines}
+		if detail != "" {
+			out["phase_detail"] = detail
+		}
+		if err := writeJSON(io.Out, out); err != nil {
 			return err
 		}
 		return &exitError{code: ExitFailed}

@@ -17,12 +17,12 @@ func (f *Failure) Announced() bool { return f.Dialect == onlySaid }
 // spoken is how people say that memory ran out; those of hosts speak of the machine's own.
 var (
 	spoken = strings.Join([]string{
-		`out[ _-]?of[ _-]?(?:the )?(?:\(?\w+\)? )?(?:mem+ory|vram)`, `\b(?:of )?out memory\b`, `\brun(?:s|ning) of memory\b`, `\bout of (?:gpu|cuda|video|graphics) (?:space|ram)\b`, `(?:can'?t|can ?not|unable to|failed to|could not|couldn'?t) allocate (?:[\w.]+ ){0,3}(?:memory|vram)`, `\booms?\b`, `\boom-?'?(?:ed|ing|d)\b`, `\bmemory (?:error|overflow)`, `\black of (?:\w+ )?(?:memory|vram)\b`,
+		`out[ _-]?of[ _-]?(?:the )?(?:\(?\w+\)? )?(?:mem+ory|vram)`, `\b(?:of )?out memory\b`, `\brun(?:s|ning) of memory\b`, `\bout of cuda\b`, `\b(?:wants?|tries|trying|tried|attempt\w*|needs?) to allocate [\d.]+ ?[kmgt]i?b\w* (?:of )?(?:ram|memory|vram)\b`, `\bout of (?:gpu|cuda|video|graphics) (?:space|ram)\b`, `(?:can'?t|can ?not|unable to|failed to|could not|couldn'?t) allocate (?:[\w.]+ ){0,3}(?:memory|vram)`, `\booms?\b`, `\boom-?'?(?:ed|ing|d)\b`, `\bmemory (?:error|overflow)`, `\black of (?:\w+ )?(?:memory|vram)\b`,
 		`(?:not enough|insufficient|exceeds?) (?:\w+ )?(?:memory|vram)\b`,
 		`显存(?:不足|不够|溢出|爆|超)`, `爆(?:了)?显存`, `GPU ?メモリ(?:が)?不足`, `メモリ(?:が)?(?:不足|足りな)`, `(?:zu wenig|kein|nicht gen[uü]g\w*) \w*speicher`, `speicher (?:reicht nicht|ist voll|geht aus)`,
 		`메모리 ?부족`, `m[ée]moire insuffisante`, `memoria insuficiente`, `मेमोरी (?:खत्म|समाप्त|कम|की कमी)`, hosts,
 	}, "|")
-	hosts = `defaultcpuallocator|\bram (?:oom|out[ -]of[ -]memory)\b|\bnumpy array\b[^.\n]{0,40}\b(?:instantiat|allocat|creat)\w*|\bcpu (?:ram |memory )?(?:oom|out of memory|memory error)|(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆)|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|\bram (?:memory )?(?:is|was|gets|got) full\b|\bmessage\W+killed\b|\bkilled\W*$|\bkilled (?:right |just )?(?:at|when|while|during|after|on|in)\b|被(?:杀|kill)`
+	hosts = `defaultcpuallocator|\bram (?:oom|out[ -]of[ -]memory)\b|\bnumpy array\b[^.\n]{0,40}\b(?:instantiat|allocat|creat)\w*|\bcpu (?:ram |memory )?(?:oom|out of memory|memory error)|(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆|过大|耗尽)|\bto allocate [\d.]+ ?[kmgt]i?b\w* (?:of )?ram\b|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|\bram (?:memory )?(?:is|was|gets|got) full\b|\bmessage\W+killed\b|\bkilled\W*$|\bkilled (?:right |just )?(?:at|when|while|during|after|on|in)\b|被(?:杀|kill)`
 
 	// trouble may be another's than running out: it takes a cut traceback beside it.
 	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit|usage|leak|consumption|growth)|\berror\b[^.\n]{0,40}\bmemory\b`
@@ -95,6 +95,9 @@ func (r *Reader) heading(line []byte) bool {
 // bareExpr is a sentence that may be a title: no command, call, bar or line of a log.
 var bareExpr = lazy(`^[\[\w'"\x60\p{Han}\p{Hiragana}\p{Katakana}][^=|#$>{};]*$`)
 
+// wordsExpr is a sentence that may hold a setting: batch=1 is still too much.
+var wordsExpr = lazy(`^[\w\p{Han}][^|#$>{};]*$`)
+
 // logExpr begins a line that a program printed.
 var logExpr = lazy(`^(?:\[?\d{2,4}[-/:.]\d|[IWEF]\d{4} |Traceback|File |python\d?\b|(?:INFO|WARNING|WARN|DEBUG|ERROR)\b|\w+:\d+:|[\w.]*(?:Error|Exception)\b)`)
 
@@ -105,7 +108,7 @@ var markupExpr = lazy("^(?:```|\\*\\*\\w|#{1,4} |> |!\\[|<details|<img)")
 func (r *Reader) bare(line []byte) bool {
 	const longest = 200
 	return r.lines == 2 && (len(bytes.TrimSpace(line)) == 0 || markupExpr().Match(line)) && len(r.title) <= longest && strings.ContainsRune(r.title, ' ') &&
-		bareExpr().MatchString(r.title) && !logExpr().MatchString(r.title)
+		(bareExpr().MatchString(r.title) || titleExpr().MatchString(r.title) && wordsExpr().MatchString(r.title)) && !logExpr().MatchString(r.title)
 }
 
 // announced is the failure that a report's title or its sentences name, where its message is cut off or left out.

@@ -80,8 +80,10 @@ func Diagnose(c Case) *Diagnosis {
 	if d.Step {
 		where = UnknownPhase
 	}
-	if d.Phase == UnknownPhase { // the guess is told, and decides nothing
-		d.Phase, d.Chance = c.Log.guess()
+	if d.Phase == UnknownPhase || d.Run.Trainer != "nanogpt" && f.Trace.whole() { // the guess is told, and decides nothing
+		if guess, chance := c.Log.guess(d.Phase); guess != d.Phase && guess != UnknownPhase {
+			d.Phase, d.Chance = guess, chance
+		}
 	}
 	if conf, err := torch.ParseAllocConf(d.Run.AllocConf); err == nil {
 		d.Alloc = conf

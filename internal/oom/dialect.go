@@ -100,7 +100,7 @@ var dialects = []dialect{
 	{name: "pytorch-mps", anchor: "mps backend out of memory", framework: "pytorch", device: "mps", kind: Device, clauses: mpsClauses},
 	{name: "pytorch-tail", anchor: "tried to allocate", guard: `(?i)(total capac|\bGPU \d)`, framework: "pytorch", kind: Device, clauses: torchClauses, detailed: true},
 	{name: "pytorch-cpu", anchor: "defaultcpuallocator", guard: `(?i)allocate|not enough memory|out of memory`, framework: "pytorch", device: "cpu", kind: Host, clauses: cpuClauses},
-	{name: "pytorch-th", anchor: "torch: not enough memory", guard: `(?i)buy new ram`, framework: "pytorch", device: "cpu", kind: Host, clauses: cpuClauses},
+	{name: "pytorch-th", anchor: "torch: not enough memory", framework: "pytorch", device: "cpu", kind: Host, clauses: cpuClauses},
 	{name: "pytorch-cpu-enforce", anchor: "posix_memalign", guard: `(?i)12 vs 0`, framework: "pytorch", device: "cpu", kind: Host},
 	{name: "pytorch-runtime-error", anchor: "cuda runtime error (2)", framework: "pytorch", device: "cuda", kind: Device},
 	{name: "pytorch-thc", anchor: "thcudacheck fail", guard: `(?i)error=2\b`, framework: "pytorch", device: "cuda", kind: Device},

@@ -74,9 +74,9 @@ func (l *Log) Ends() Phase {
 	return s.phase()
 }
 
-// guess is the phase that the log's words are likeliest of, where nothing shows one, and its chance.
-func (l *Log) guess() (Phase, float64) {
-	phase, chance := l.gist.Guess()
+// guess is the likeliest phase by the log's words and by the phase that it shows, and its chance.
+func (l *Log) guess(shown Phase) (Phase, float64) {
+	phase, chance := l.gist.Guess(string(shown))
 	return cmp.Or(Phase(phase), UnknownPhase), chance
 }
 

@@ -44,22 +44,24 @@ func (s sight) or(o sight) sight {
 // walk goes down a traceback, from the outermost call inwards.
 type walk struct {
 	doing   Phase
-	purpose Phase // by the functions outside the model
-	script  Phase // by the files' names
-	perhaps Phase // by words that may mean it
-	inner   Phase // by the functions inside the model
-	inside  bool  // of a Module.__call__
-	firm    bool  // what is done stays what it is, whatever it calls
-	own     bool  // the backward pass is a user's function, which may compute the loss first
-	named   bool  // it is only by a user's name for it
-	library bool  // the call is of a library
-	noGrad  bool  // the next call is decorated with no_grad
-	without bool  // some call was
-	started bool  // the call before was what starts an installed program
-	served  bool  // the program is one that only samples
-	trained bool  // one of the calls trains
-	names   Phase // by the names in the user's source lines
-	loss    bool  // a loss was computed: nobody does who only samples
+	purpose Phase  // by the functions outside the model
+	script  Phase  // by the files' names
+	perhaps Phase  // by words that may mean it
+	inner   Phase  // by the functions inside the model
+	inside  bool   // of a Module.__call__
+	firm    bool   // what is done stays what it is, whatever it calls
+	own     bool   // the backward pass is a user's function, which may compute the loss first
+	mine    bool   // it is a user's function: no pass of a model begins inside of a real one
+	named   bool   // it is only by a user's name for it
+	library bool   // the call is of a library
+	noGrad  bool   // the next call is decorated with no_grad
+	without bool   // some call was
+	started bool   // the call before was what starts an installed program
+	served  bool   // the program is one that only samples
+	trained bool   // one of the calls trains
+	names   Phase  // by the names in the user's source lines
+	calls   string // what the line with these names calls
+	loss    bool   // a loss was computed: nobody does who only samples
 }
 
 // sight is what the calls tell.
@@ -81,6 +83,9 @@ func (t Traceback) sight() sight {
 	}
 	if w.loss && w.script == Sample {
 		w.script = ""
+	}
+	if w.script == Data && (w.doing == Init || w.doing == Save) { // what is built and written there
+		w.doing = Data
 	}
 	if w.names != "" && (w.doing == Forward || w.doing == "" && w.purpose == Sample) {
 		w.purpose = w.names
@@ -122,7 +127,7 @@ func (w *walk) frame(f Frame, next string) {
 	w.function(path, f)
 	w.noGrad = false
 	if !w.library && !w.inside && w.purpose != Sample && evaluates(f.Code) {
-		w.names = Eval
+		w.names, w.calls = Eval, next
 	}
 	w.source(f.Code, next)
 	if w.doing == "" && (gradExpr().MatchString(f.Code) || stateExpr().MatchString(f.Code)) {
@@ -264,6 +269,7 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 	case Backward:
 		if w.doing != Compile && w.doing != Load && w.doing != Save {
 			w.own = (w.own || w.doing != Backward) && !w.library && (n.letter || !n.alone(kBackward|kGrad))
+			w.mine = !w.library && (function || w.mine)
 			w.doing = Backward
 		}
 	case Optimizer:
@@ -275,7 +281,7 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 			w.doing, w.firm = Save, true
 		}
 	case Data:
-		if w.purpose == Sample && n.has(kMake) { // of what it was given
+		if w.purpose == Sample && (n.has(kMake) || function && !w.library && !n.has(kLoad)) { // of what it was given, or makes
 			return
 		}
 		setup := w.doing == Init && !w.firm && (n.alone(kMove) || function && n.has(kLoad)) // where data is loaded, too
@@ -298,7 +304,7 @@ func (w *walk) do(phase Phase, n ident, function bool) {
 		if w.doing == Optimizer && n.has(kLoss) { // that it was handed: optimizer.update(lossfun, x)
 			w.doing, w.purpose, w.inside = Forward, cmp.Or(w.purpose, Forward), true
 		}
-		if !w.firm && (w.doing == "" || w.doing == Init || w.doing == Optimizer && function) {
+		if !w.firm && (w.doing == "" || w.doing == Init || w.doing == Optimizer && function || w.doing == Backward && w.mine && !function && n.alone(kModel)) {
 			w.doing = Forward
 		}
 	}
@@ -349,7 +355,7 @@ func (w *walk) why(n, subject ident, function bool) {
 		return
 	}
 	w.purpose, w.trained = purpose, w.trained || purpose == Forward
-	if function && (purpose == Forward || purpose == Sample && !w.library && !w.trained) {
+	if called := len(n.words) > 0 && slices.Equal(n.words, read(w.calls).words); function && (purpose == Forward || purpose == Sample && !w.library && !w.trained && !called) {
 		w.names = ""
 	}
 	if function && !w.firm && (w.doing == Init || w.doing == Load || w.doing == Optimizer) {

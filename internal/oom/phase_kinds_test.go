@@ -15,6 +15,12 @@ backward | chainer/training/updaters/standard_updater.py update_core: optimizer.
 forward | /w/pinn.py run: opt.minimize(loss_fn, variables); tensorflow/python/keras/optimizer_v2/optimizer_v2.py minimize; tensorflow/python/keras/optimizer_v2/optimizer_v2.py _compute_gradients: loss = loss(); /w/pinn.py loss_fn: u = self.net(x)
 forward | main.py train: fit(cfg); /w/lib/parser.py train: loss_dict = self.scene(imgs, targets)
 forward | main.py train: losses = self.head(feats, boxes)
+eval | train_imagenet.py main: valid_acc, valid_obj = infer(valid_queue, model, criterion); train_imagenet.py infer: logits, _ = model(input); CALL; . forward
+sample | run.py main: out = infer(queue, model); run.py infer: logits, _ = model(input); CALL; . forward
+forward | /w/search.py _train_one_epoch: self._backward(X, y); /w/search.py _backward: loss = self._logits_and_loss(X, y); /w/search.py _logits_and_loss: logits = self.model(X)
+forward | /w/hijack.py forward_pass: self._prepare_decoder_attention_mask(; /w/hijack.py _prepare_decoder_attention_mask: sliding_window_mask = _make_sliding_window_causal_mask(
+data | /w/preprocess_data.py main: builders[key].finalize(path); /w/data/indexed_dataset.py finalize: index.write(self._sizes); /w/data/indexed_dataset.py write: pointers.append(address)
+optimizer | /w/fit.py fit: self.update(); mxnet/module/module.py update: _update_params_on_kvstore(self._exec_group); mxnet/model.py _update_params_on_kvstore: kvstore.push(name, grad_list)
 forward | main.py run: loss, acc = self.branch(x, y)
 eval | main.py evaluate: loss_dict = self.scene(imgs, targets)
 init | main.py build: loss_fn = LPIPS(net='vgg').cuda()

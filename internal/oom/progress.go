@@ -71,6 +71,7 @@ func (p *Progress) sight() sight {
 
 // status takes a line that may say what is going on.
 func (p *Progress) status(line string) {
+	line = strings.TrimRight(line, " .\t\r")
 	if m := statusExpr().FindStringSubmatch(line); m != nil && !personExpr().MatchString(line) {
 		phase := activity(read(pathExpr().ReplaceAllString(strings.Join(m[1:], " "), "")))
 		if s := phrased(m[1]); s != (sight{}) {

@@ -139,7 +139,12 @@ var orExpr = lazy(`(?i) ?\(or \w+\) `)
 
 // sentenceSays reads one sentence that tells of the failure.
 func sentenceSays(sentence string) heard {
-	if s := called(sentence); s != (sight{}) {
+	if s := called(sentence); s == (sight{doing: Forward}) { // which pass, its purpose tells
+		if m := calledExpr().FindStringIndex(sentence); m != nil {
+			return heard{s.or(sentenceSays(sentence[:m[0]] + " " + sentence[m[1]:]).sight), 3}
+		}
+		return heard{s, 3}
+	} else if s != (sight{}) {
 		return heard{s, 3}
 	}
 	sentence = orExpr().ReplaceAllString(sentence, " ")

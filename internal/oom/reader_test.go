@@ -236,7 +236,7 @@ func FuzzReader(f *testing.F) {
 		}
 		l := r.Finish()
 		l.Phase()
-		l.guess()
+		l.guess(UnknownPhase)
 		for _, failure := range l.Failures {
 			failure.Trace.Phase()
 			for name, size := range failure.Sizes {

@@ -51,6 +51,8 @@ func TestReports(t *testing.T) {
 		"Caffe2's gradients":                           {"[enforce fail at context_gpu.cu:524] error == cudaSuccess. 2 vs 0. Error at: a.cu:524: out of memory (Error from operator: type: \"UpsampleNearestGradient\" is_gradient_op: true)\n", Backward},
 		"a module that makes the data":                 {"  File \"train.py\", line 65, in main\n    import prepare_data_with_valid as dataset\n  File \"/w/prepare_data_with_valid.py\", line 351, in <module>\n    X = np.asarray(X, dtype=np.float32)\nMemoryError\n", Data},
 		"ComfyUI's node":                               {"# Error\n\n- **Node Type:** CheckpointLoaderSimple\n- **Exception Type:** torch.OutOfMemoryError\n", Load},
+		"a call named beside its purpose":              {"# out of memory\n\n" + smallMessage + "At the line net.forward() during testing I get this error\n", Eval},
+		"a bare title with a setting in it":            {"Training with batch=1 is still out of memory\n\nEpoch: [0][0/1000]\tLoss: nan\n", Forward},
 		"a failed collective beside no word of memory": {"NCCL error: unhandled system error\n", ""},
 	} {
 		l, err := Read(strings.NewReader(c.log))

@@ -109,6 +109,11 @@ func (t Traceback) within(folder string) bool {
 	return slices.ContainsFunc(t, func(f Frame) bool { return strings.Contains(strings.ReplaceAll(f.Path, `\\`, "/"), folder) })
 }
 
+// whole reports that the outermost call is among them: the words of a log have all that led to the failure in view.
+func (t Traceback) whole() bool {
+	return slices.ContainsFunc(t, func(f Frame) bool { return f.Func == "<module>" })
+}
+
 func (t Traceback) push(f Frame) Traceback {
 	if len(t) == maxFrames {
 		t = append(t[:maxFrames/2], t[maxFrames/2+1:]...)

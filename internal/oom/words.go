@@ -102,7 +102,7 @@ var vocabulary = map[kind]string{
 	kTensor: "zeros ones empty rand randn randint tensor full arange eye numpy item print len range list dict open astype array",
 	kOp: "clamp overlap iou sum mean max min sqrt pow where mask masked fill index select clone unsqueeze squeeze view chunk split flatten roll sort topk argmax nms fft svd inverse solve onehot unfold fold upsample warp corr correlation similarity dist distance mse kernel " +
 		"tile outer cross dot kron prod std var log cos sin abs minimum maximum meshgrid bincount scan shift",
-	kThing: "acc accuracy pred out output logit data loader dataloader dataset batch set label input img image target gt score feature feat text iter emb ids",
+	kThing: "acc accuracy pred out output logit data loader dataloader dataset batch set label input img image target gt score feature feat text iter emb ids queue",
 }
 
 // What feeds a model, in words that are no kind: they say what is done only together with others, see feeding.

@@ -18,15 +18,55 @@ func TestWords(t *testing.T) {
 	} {
 		var g Gist
 		g.Write([]byte(text))
-		if got := strings.Join(slices.Sorted(maps.Keys(g.Words())), " "); got != want {
+		words := slices.Sorted(maps.Keys(g.Words()))
+		words = slices.DeleteFunc(words, func(w string) bool { return strings.Contains(w, ":") })
+		if got := strings.Join(words, " "); got != want {
 			t.Errorf("words of %q are %q, want %q", text, got, want)
 		}
 	}
 }
 
+// A word counts once more by its place: the title, the last lines, and the calls, of which the two innermost count again.
+func TestPlaces(t *testing.T) {
+	text := "Alpha fails\n" + strings.Repeat("filler ", ending) + `
+  File "/a/outer.py", line 1, in <module>
+    begin(x)
+  File "C:\b\medium.py", line 2, in second
+    third(y)
+  File "inner.py", line 3, in third
+    y @ z2
+RuntimeError: omega`
+	var g Gist
+	g.Write([]byte(text))
+	words := g.Words()
+	for _, w := range strings.Fields("alpha t:alpha e:omega f:second f:third p:outer p:medium p:inner c:begin c:third i:second i:third i:medium i:inner") {
+		if !words[w] {
+			t.Errorf("%s is missing", w)
+		}
+	}
+	for _, w := range strings.Fields("t:omega e:alpha i:outer i:begin f:outer c:omega p:b") {
+		if words[w] {
+			t.Errorf("%s is no word of that place", w)
+		}
+	}
+}
+
+// What is shown weighs, and can be outweighed.
+func TestShownWeighs(t *testing.T) {
+	var g Gist
+	g.Write([]byte("loss.backward() in autograd, torch/autograd/__init__.py, scaler.scale(loss).backward()"))
+	_, alone := g.Guess("")
+	if phase, chance := g.Guess("backward"); phase != "backward" || chance <= alone {
+		t.Errorf("shown, it is %s with a chance of %g, alone %g", phase, chance, alone)
+	}
+	if _, chance := g.Guess("eval"); chance >= alone {
+		t.Errorf("with another shown its chance is %g, alone %g", chance, alone)
+	}
+}
+
 // A text's ends are the same however it comes, and all that is kept of a long one.
 func TestEnds(t *testing.T) {
-	text := []byte("first " + strings.Repeat("middle ", 3*keep) + " last")
+	text := []byte("first " + strings.Repeat("medium ", 3*keep) + " last")
 	var whole Gist
 	whole.Write(text)
 	for _, size := range []int{1, 7, keep - 1, keep, keep + 1, 2*keep + 3} {
@@ -53,7 +93,7 @@ func TestGuess(t *testing.T) {
 	} {
 		var g Gist
 		g.Write([]byte(text))
-		if got, _ := g.Guess(); got != want {
+		if got, _ := g.Guess(""); got != want {
 			t.Errorf("%q is %q, want %q", text, got, want)
 		}
 	}

@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	least  = 3   // reports that must have a word
-	most   = 800 // words in the table
-	ridge  = 5.0 // the weight of the squared weights
-	rounds = 400 // of gradient descent
+	least  = 3    // reports that must have a word
+	most   = 3000 // words in the table
+	ridge  = 10.0 // the weight of the squared weights
+	rounds = 400  // of gradient descent
 	parts  = 10
 )
 
