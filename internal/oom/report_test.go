@@ -114,6 +114,9 @@ func TestHostAllocators(t *testing.T) {
 		"ResourceExhaustedError: OOM when allocating tensor with shape[2304,384]\n\t [[Node: a/b = Sub[_device=\"/job:localhost/replica:0/task:0/cpu:0\"]]]\n",
 		"Could not allocate pinned host memory of size: 2147483648\n",
 		"# killed right at loading the shards\n\nIs that for lack of memory?\n",
+		"Job 104759609 has exceeded memory allocation on node1\nProcess \"bash\", pid 4018500, rss 3444736, vmem 23883776\n",
+		"pycuda._driver.MemoryError: cuMemHostAlloc failed: out of memory\n",
+		"# A long audio\n\nI see OOM on RAM (not VRAM) there.\n",
 		"Memory allocation failure    from pandas.core.frame import DataFrame\n",
 		"# RAM OOM in training\n\nTraining Progress:   6%|▌         | 9/150 [23:07<5:43:53, 146.34s/it]\n",
 	} {
