@@ -47,7 +47,7 @@ var (
 		"MPS allocated: {allocated}", "other allocations: {other_allocations}", "max allowed: {limit}",
 		"tried to allocate {tried}",
 	}
-	cpuClauses  = []string{"you tried to allocate {tried}"}
+	cpuClauses  = []string{"you tried to allocate {tried}", "you tried to reallocate {tried}"}
 	ncclClauses = []string{"failed to CUDA calloc {tried}", "failed to CUDA malloc {tried}", "failed to CUDA calloc async {tried}"}
 	xlaClauses  = []string{
 		"out of memory while trying to allocate {tried}", "out of memory allocating {tried}", "trying to allocate {tried}",
@@ -138,7 +138,10 @@ var dialects = []dialect{
 	{name: "mlx-wait", anchor: "[malloc_or_wait]", framework: "mlx", device: "mps", kind: Device, clauses: mlxClauses},
 	{name: "tensorrt", anchor: "requested amount of gpu memory", guard: `(?i)could not be allocated`, framework: "tensorrt", device: "cuda", kind: Device, clauses: []string{"requested amount of GPU memory ({tried})"}},
 	{name: "tensorrt-tactic", anchor: "insufficient to use tactic", framework: "tensorrt", device: "cuda", kind: Device, clauses: []string{"tactic device request: {tried}", "available: {free}"}, leading: true},
-	{name: "tensorrt-code", anchor: "error code 2: outofmemory", framework: "tensorrt", device: "cuda", kind: Device},
+	{name: "tensorrt-code", anchor: "error code 2: outofmemory", framework: "tensorrt", device: "cuda", kind: Device, clauses: []string{"requested size was {tried}"}},
+	{name: "faiss", anchor: "alloc fail type", guard: `(?i)cudamalloc error`, device: "cuda", kind: Device, clauses: []string{"size {tried}"}},
+	{name: "xla-constant", anchor: "for new constant", guard: `(?i)failed to allocate`, framework: "jax", kind: Device, clauses: []string{"failed to allocate {tried} for new constant"}, leading: true},
+	{name: "habana", anchor: "pt_devmem allocation failed", framework: "pytorch", device: "hpu", kind: Device, clauses: []string{"allocation failed for size::{tried_bytes}"}},
 	{name: "rocm-hsa", anchor: "hsa_status_error_out_of_resources", device: "hip", kind: Device},
 	{name: "windows-page-file", anchor: "paging file is too small", device: "cpu", kind: Host},
 	{name: "numpy", anchor: "unable to allocate", framework: "numpy", device: "cpu", kind: Host, clauses: numpyClauses, detailed: true},

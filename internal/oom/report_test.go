@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/snugml/snug/internal/units"
 )
 
 const smallMessage = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.79 GiB total capacity; 6.31 GiB already allocated; 12.50 MiB free; 6.55 GiB reserved in total by PyTorch)\n"
@@ -122,6 +124,21 @@ func TestHostAllocators(t *testing.T) {
 	} {
 		if d := diagnose(t, message); d == nil || d.Failure.Kind != Host || d.Causes[0].Cause != HostMemory {
 			t.Errorf("%q: not the machine's memory", message)
+		}
+	}
+}
+
+// The size asked for, in the wordings of libraries beside PyTorch.
+func TestLibrariesSizes(t *testing.T) {
+	for message, want := range map[string]units.Bytes{
+		"Error: 'err == cudaSuccess' failed: StandardGpuResources: alloc fail type TemporaryMemoryBuffer dev 0 space Device stream 0x397eefa0 size 1073741824 bytes (cudaMalloc error out of memory [2])\n": 1073741824,
+		"[E] [virtualMemoryBuffer.cpp::resizePhysical::154] Error Code 2: OutOfMemory (Requested size was 15862857728 bytes.)\n":                                                                            15862857728,
+		"jaxlib.xla_extension.XlaRuntimeError: INTERNAL: Failed to allocate 98697216 bytes for new constant\n":                                                                                              98697216,
+		"RuntimeError: [Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::268435456 (256)MB\n":                                                                                            268435456,
+		"$ Torch: not enough memory: you tried to reallocate 11GB. Buy new RAM! at /tmp/THGeneral.c:251\n":                                                                                                  11 * units.GiB,
+	} {
+		if d := diagnose(t, message); d == nil || d.Failure.Facts.Tried == nil || *d.Failure.Facts.Tried != want {
+			t.Errorf("%q: the size is not %d", message, want)
 		}
 	}
 }
