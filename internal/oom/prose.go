@@ -139,14 +139,18 @@ var orExpr = lazy(`(?i) ?\(or \w+\) `)
 
 // sentenceSays reads one sentence that tells of the failure.
 func sentenceSays(sentence string) heard {
-	if s := called(sentence); s == (sight{doing: Forward}) { // which pass, its purpose tells
-		if m := calledExpr().FindStringIndex(sentence); m != nil {
-			return heard{s.or(sentenceSays(sentence[:m[0]] + " " + sentence[m[1]:]).sight), 3}
-		}
-		return heard{s, 3}
-	} else if s != (sight{}) {
+	switch s := called(sentence); s {
+	case sight{}:
+		return clausesSay(sentence)
+	case sight{doing: Forward}: // which pass, its purpose tells
+		return heard{s.or(clausesSay(calledExpr().ReplaceAllString(sentence, " ")).sight), 3}
+	default:
 		return heard{s, 3}
 	}
+}
+
+// clausesSay reads its clauses.
+func clausesSay(sentence string) heard {
 	sentence = orExpr().ReplaceAllString(sentence, " ")
 	var best heard
 	for _, clause := range joinsExpr().Split(callExpr().ReplaceAllString(pathExpr().ReplaceAllString(sentence, ""), "$1"), -1) {
