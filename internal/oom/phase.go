@@ -90,7 +90,7 @@ func (t Traceback) sight() sight {
 	if w.names != "" && (w.doing == Forward || w.doing == "" && w.purpose == Sample) {
 		w.purpose = w.names
 	}
-	if w.doing == "" && len(t) > 0 && t.spawning() {
+	if (w.doing == "" || w.doing == Load) && len(t) > 0 && t.spawning() {
 		w.doing = Data
 	}
 	for _, purpose := range []Phase{w.purpose, w.script, w.perhaps, w.inner} {

@@ -30,6 +30,7 @@ data | main.py main: dm = GraphDataModule(cfg)
 data | /w/data/voc_datamodule.py setup: self.train = torch.stack(images)
 forward | main.py main: trainer.fit(model, data_module); /w/lit.py training_step: x = self.stem(batch); CALL; . forward
 data | <string> <module>; /usr/lib/python3.10/multiprocessing/spawn.py spawn_main: exitcode = _main(fd, parent_sentinel); /usr/lib/python3.10/multiprocessing/spawn.py _main: self = reduction.pickle.load(from_parent)
+data | <string> <module>; C:\Users\me\Anaconda3\envs\e\lib\multiprocessing\spawn.py spawn_main: exitcode = _main(fd, parent_sentinel); C:\Users\me\Anaconda3\envs\e\lib\multiprocessing\spawn.py _main: self = reduction.pickle.load(from_parent)
 data | train.py train: for batch in loader:; /usr/lib/python3.10/multiprocessing/popen_spawn_win32.py __init__: reduction.dump(process_obj, to_child)
 data | train.py train; /usr/lib/python3.8/multiprocessing/popen_fork.py _launch: self.pid = os.fork()
 load | . <module>: keras_hub.models.MistralCausalLM.from_preset("mistral_7b_en")
