@@ -53,7 +53,7 @@ var remedies = []remedy{
 	{kind: "eval_smaller", cause: []Cause{EvalLargerThanTrain}, when: foreign},
 	{kind: "no_grad", cause: []Cause{EvalWithoutNoGrad}},
 	{kind: "detach", cause: []Cause{Leak}},
-	{kind: "generic_batch", cause: []Cause{BatchTooLarge}, when: func(d *Diagnosis) bool { return training(d) && batchSize(d.Run) != 1 }},
+	{kind: "generic_batch", cause: []Cause{BatchTooLarge}, when: func(d *Diagnosis) bool { return training(d) && batchSize(d.Run) != 1 && !d.Run.Told.One }},
 	{kind: "generic_checkpointing", cause: []Cause{BatchTooLarge, ModelTooLarge}, when: training},
 	{kind: "generic_length", cause: []Cause{BatchTooLarge}, when: foreign},
 	{kind: "generic_optimizer", cause: []Cause{ModelTooLarge}, when: training},
@@ -92,6 +92,10 @@ func freeCard(d *Diagnosis, f *Fix) {
 	if held == 0 {
 		held = value(d.Failure.Facts.Total)
 	}
+	if held == 0 {
+		f.Effect = i18n.M("fix.free_card.effect_unknown")
+		return
+	}
 	f.Effect.Args["memory"] = held
 }
 
@@ -116,7 +120,7 @@ func onCPU(d *Diagnosis, f *Fix) {
 }
 
 // evaluating reports that an evaluation failed on a card.
-func evaluating(d *Diagnosis) bool { return d.Phase == Eval && onGPU(d) }
+func evaluating(d *Diagnosis) bool { return d.Phase == Eval && !d.Guessed() && onGPU(d) }
 
 // evalOnCPU says how long the CPU takes for one evaluation: eval_iters batches of both splits, forward only, which is a
 // third of a training step's work.

@@ -151,6 +151,31 @@ func TestCardWithoutNumber(t *testing.T) {
 	}
 }
 
+// A batch of one is not halved, and one that works is not what failed.
+func TestBatchOfOneIsToldOf(t *testing.T) {
+	for said, want := range map[string]bool{
+		"Even batch_size=1 was tried.":            true,
+		"Every batch size is set to 1 and fails.": true,
+		"With batch size 1 it works fine.":        false,
+		"The batch size is 16.":                   false,
+		"The batch size is 1.5 times as large.":   false,
+	} {
+		d := diagnose(t, "# It fails in training\n\n"+smallMessage+said+"\n  File \"/w/a.py\", line 3, in <module>\n    loss.backward()\n")
+		if halves := strings.Contains(kinds(d), "generic_batch"); d.Run.Told.One != want || halves == want {
+			t.Errorf("%q: told of a batch of one %v, halving advised %v", said, d.Run.Told.One, halves)
+		}
+	}
+}
+
+// What others hold is not told as nothing where nobody knows it.
+func TestFreeingTheCardWithoutSizes(t *testing.T) {
+	d := diagnose(t, "  File \"/w/a.py\", line 3, in <module>\n    model.cuda()\nRuntimeError: CUDA error: out of memory\n")
+	i := slices.IndexFunc(d.Fixes, func(f Fix) bool { return f.Kind == "free_card" })
+	if i < 0 || d.Fixes[i].Effect.ID != "fix.free_card.effect_unknown" {
+		t.Errorf("fixes %s", kinds(d))
+	}
+}
+
 // Saving has a remedy of its own, the first one.
 func TestSavingFromTheCPU(t *testing.T) {
 	d := diagnose(t, "  File \"/w/t.py\", line 9, in <module>\n    torch.save(model.state_dict(), path)\n  File \"/e/site-packages/torch/serialization.py\", line 5, in save\n"+smallMessage)

@@ -157,7 +157,9 @@ var notes = []note{
 	{"evaluat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
 	{"no_grad", noGradTalk, tell(func(t *Told) *bool { return &t.NoGrad }), false}, {"map_location", mappedTalk, tell(func(t *Told) *bool { return &t.Mapped }), false},
 	{"test", wholeTalk, tell(func(t *Told) *bool { return &t.Full }), false}, {"piling up", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"build", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
-	{"batch", oneTalk, tell(func(t *Told) *bool { return &t.One }), false}, {"loop", againTalk, tell(func(t *Told) *bool { return &t.Again }), false}, {"fold", againTalk, tell(func(t *Told) *bool { return &t.Again }), false}, {"trial", againTalk, tell(func(t *Told) *bool { return &t.Again }), false},
+	{"batch", oneTalk, func(r *Run, m []string) {
+		r.Told.One = r.Told.One || !wellExpr().MatchString(m[0]) || notExpr().MatchString(m[0]) // the one that works did not fail
+	}, false}, {"loop", againTalk, tell(func(t *Told) *bool { return &t.Again }), false}, {"fold", againTalk, tell(func(t *Told) *bool { return &t.Again }), false}, {"trial", againTalk, tell(func(t *Told) *bool { return &t.Again }), false},
 	{"cpu", cpuTalk, tell(func(t *Told) *bool { return &t.CPU }), false}, {"use_gpu", cpuTalk, tell(func(t *Told) *bool { return &t.CPU }), false}, {"no_cuda", cpuTalk, tell(func(t *Told) *bool { return &t.CPU }), false},
 	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
 	{"-m ", `(?:python[\d.]*)\s+-m\s+([\w.]+)`, func(r *Run, m []string) {

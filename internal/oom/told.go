@@ -47,7 +47,7 @@ const (
 	noGradTalk   = `(?i)\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|need\w*|forg[eo]t\w*|miss\w*|with|without|under|wrap\w*|try|put)\b[^.\n]{0,40}\b(?:torch\.)?no_grad\b|\bno_grad\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|forgot)`
 	mappedTalk   = `(?i)\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|set(?:ting)?|with|without|need\w*|should|try|pass\w*)\b[^.\n]{0,40}\bmap_location\b|\bmap_location\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|cure)`
 	wholeTalk    = `(?i)\btest\w*\b[^.\n]{0,60}\b(?:full[- ]?(?:size|resolution)|(?:whole|entire|full) (?:image|picture|video|volume|scene|frame)|no cropping|not crop)|\btrain\w*\b[^.\n]{0,40}\bcrop(?:s|ped|ping)?\b[^\n]{0,80}\btest`
-	oneTalk      = `(?i)\bbatch[ _-]?size\W{0,3}(?:(?:is|was|to|of|as|at|=|down|set|even|already|reduced|just|only)\W+){0,4}(?:1|one)\b(?:[^\d.x*]|\.\s|\.?$)`
+	oneTalk      = `(?i)[^.\n]*\bbatch[ _-]?size\W{0,3}(?:(?:is|was|to|of|as|at|=|down|set|even|already|reduced|just|only)\W+){0,4}(?:1|one)\b(?:[^\d.x*\n][^.\n]*|\.\s|\.?$)`
 	againTalk    = `(?i)\b(?:train|fit|run|load|creat|evaluat|infer|predict|call|generat)\w*\b[^.\n]{0,30}\bin (?:a |the |one )?(?:for |while )?loop\b|\b(?:second|next|each|every|other|several|multiple) (?:fold|trial|hyper-?parameter|experiment)s?\b|\bk-?fold\b|\bcross[- ]?validation\b`
 	cpuTalk      = `(?i)\b(?:in|on|with|using|the) cpu[- ](?:only|mode)\b|["\x60']cpu only["\x60']|\buse_gpu\s*=\s*False|\bno_cuda\s*=\s*True`
 	evalTalkExpr = `(?i)(?:memory|oom|error|crash\w*|fails?)\b[^\n]{0,80}\b(?:during|in|on|at|when|while|for)(?: the| doing| running| i run)* (?:evaluat|validat)|\b(?:during|in|when|while)(?: the| doing| running| i run)* (?:evaluat|validat)[^\n]{0,80}(?:memory|oom|error|crash)`
