@@ -17,7 +17,7 @@ func (f *Failure) Announced() bool { return f.Dialect == onlySaid }
 // spoken is how people say that memory ran out; those of hosts speak of the machine's own.
 var (
 	spoken = strings.Join([]string{
-		`out[ _-]?of[ _-]?(?:the )?(?:\(?\w+\)? )?(?:mem+ory|vram)`, `\b(?:of )?out memory\b`, `\brun(?:s|ning) of memory\b`, `\bmemory (?:has |had )?(?:run|ran) out\b`, `\bout of cuda\b`, `\b(?:wants?|tries|trying|tried|attempt\w*|needs?) to allocate [\d.]+ ?[kmgt]i?b\w* (?:of )?(?:ram|memory|vram)\b`, `\bout of (?:gpu|cuda|video|graphics) (?:space|ram)\b`, `(?:can'?t|can ?not|unable to|failed to|could not|couldn'?t) allocate (?:[\w.]+ ){0,3}(?:memory|vram)`, `\booms?\b`, `\boom-?'?(?:ed|ing|d)\b`, `\bmemory (?:error|overflow)`, `\black of (?:\w+ )?(?:memory|vram)\b`,
+		`out[ _-]?of[ _-]?(?:the )?(?:\(?\w+\)? )?(?:mem+ory|vram)`, `\b(?:of )?out memory\b`, `\brun(?:s|ning) of memory\b`, `\bmemory (?:has |had )?(?:run|ran) out\b`, `\b(?:gpu|cuda|video) memory\b[^.\n]{0,40}\b(?:burst|explod|overflow)\w*`, `\bout of cuda\b`, `\b(?:wants?|tries|trying|tried|attempt\w*|needs?) to allocate [\d.]+ ?[kmgt]i?b\w* (?:of )?(?:ram|memory|vram)\b`, `\bout of (?:gpu|cuda|video|graphics) (?:space|ram)\b`, `(?:can'?t|can ?not|unable to|failed to|could not|couldn'?t) allocate (?:[\w.]+ ){0,3}(?:memory|vram)`, `\booms?\b`, `\boom-?'?(?:ed|ing|d)\b`, `\bmemory (?:error|overflow)`, `\black of (?:\w+ )?(?:memory|vram)\b`,
 		`(?:not enough|insufficient|exceeds?) (?:\w+ )?(?:memory|vram)\b`,
 		`显存(?:不足|不够|溢出|爆|超)`, `爆(?:了)?显存`, `GPU ?メモリ(?:が)?不足`, `メモリ(?:が)?(?:不足|足りな)`, `(?:zu wenig|kein|nicht gen[uü]g\w*) \w*speicher`, `speicher (?:reicht nicht|ist voll|geht aus)`,
 		`메모리 ?부족`, `m[ée]moire insuffisante`, `memoria insuficiente`, `मेमोरी (?:खत्म|समाप्त|कम|की कमी)`, hosts,

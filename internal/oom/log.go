@@ -56,6 +56,9 @@ func (l *Log) sight() sight {
 	if f := l.Failure(); s == (sight{doing: Forward}) && f != nil && f.Trace.asked() && !read(l.Run.Title).has(kTrain) {
 		s.purpose = Sample
 	}
+	if f := l.Failure(); s == (sight{}) && f != nil && f.Dialect == "tensorflow-driver" {
+		s.doing = Init // it takes the card's memory when it starts
+	}
 	if l.Run.Progress.Loaded {
 		s = s.or(sight{doing: Init}) // and nothing was shown after
 	}

@@ -84,8 +84,13 @@ func (t Traceback) sight() sight {
 	if w.loss && w.script == Sample {
 		w.script = ""
 	}
-	if w.script == Data && (w.doing == Init || w.doing == Save) { // what is built and written there
-		w.doing = Data
+	if w.script == Data { // what is built, written and asked of models there
+		if w.doing == Init || w.doing == Save {
+			w.doing = Data
+		}
+		if w.purpose == Sample {
+			w.purpose = Data
+		}
 	}
 	if w.names != "" && (w.doing == Forward || w.doing == "" && w.purpose == Sample) {
 		w.purpose = w.names
@@ -327,7 +332,7 @@ func (w *walk) why(n, subject ident, function bool) {
 	}
 	purpose, strong := Phase(""), true
 	switch {
-	case k&kEval != 0:
+	case k&kEval != 0, k&kSample != 0 && k&kEpoch != 0: // inference_one_epoch
 		purpose = Eval
 	case k&kTrain != 0:
 		purpose = Forward
@@ -380,6 +385,9 @@ func (w *walk) file(path string) {
 			w.script = Sample
 		}
 		return
+	}
+	if w.script == Data {
+		return // it asks what models it needs
 	}
 	switch n := read(strings.TrimSuffix(tail(path, 1), ".py")); {
 	case n.has(kTrain) && n.has(kEval):

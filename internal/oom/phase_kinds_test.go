@@ -15,6 +15,9 @@ backward | chainer/training/updaters/standard_updater.py update_core: optimizer.
 forward | /w/pinn.py run: opt.minimize(loss_fn, variables); tensorflow/python/keras/optimizer_v2/optimizer_v2.py minimize; tensorflow/python/keras/optimizer_v2/optimizer_v2.py _compute_gradients: loss = loss(); /w/pinn.py loss_fn: u = self.net(x)
 forward | main.py train: fit(cfg); /w/lib/parser.py train: loss_dict = self.scene(imgs, targets)
 forward | main.py train: losses = self.head(feats, boxes)
+sample | /w/nnunetv2/inference/predict_from_raw_data.py predict_from_files: return self.predict_from_data_iterator(it); /w/nnunetv2/inference/predict_from_raw_data.py predict_logits: out = self.network(x); CALL; . forward
+eval | /w/train.py main: trainer.train(); /w/train.py train: logs = self.inference_one_epoch(); /w/train.py inference_one_epoch: out = self.net(x); CALL; . forward
+data | preprocess.py mp_handler: process_video_file(vfile, args); preprocess.py process_video_file: preds = fa.get_detections_for_batch(x); /w/face_detection/detect.py batch_detect: olist = net(imgs); CALL; . forward
 eval | train_imagenet.py main: valid_acc, valid_obj = infer(valid_queue, model, criterion); train_imagenet.py infer: logits, _ = model(input); CALL; . forward
 sample | run.py main: out = infer(queue, model); run.py infer: logits, _ = model(input); CALL; . forward
 forward | /w/search.py _train_one_epoch: self._backward(X, y); /w/search.py _backward: loss = self._logits_and_loss(X, y); /w/search.py _logits_and_loss: logits = self.model(X)

@@ -55,6 +55,9 @@ func TestReports(t *testing.T) {
 		"ComfyUI's node":                               {"# Error\n\n- **Node Type:** CheckpointLoaderSimple\n- **Exception Type:** torch.OutOfMemoryError\n", Load},
 		"a call named beside its purpose":              {"# out of memory\n\n" + smallMessage + "At the line net.forward() during testing I get this error\n", Eval},
 		"a bare title with a setting in it":            {"Training with batch=1 is still out of memory\n\nEpoch: [0][0/1000]\tLoss: nan\n", Forward},
+		"a notebook's cell with links for numbers":     {"Cell 2' in <cell line: 4>()\n----> [4](vscode-notebook-cell://ssh/test.ipynb#ch01?line=3) model = TransUNet(\n" + smallMessage, Init},
+		"TensorFlow's first taking":                    {"E tensorflow/stream_executor/rocm/rocm_driver.cc:601] failed to allocate 7.35G (7889485824 bytes) from device: hipError_t(1002)\n", Init},
+		"memory that burst":                            {"# Two problems\n\nI run it and the gpu memory grew with each batch until it burst.\nTraceback (most recent call last):\n  File \"/w/a.py\", line 3, in <module>\n    loss.backward()\n", Backward},
 		"a failed collective beside no word of memory": {"NCCL error: unhandled system error\n", ""},
 	} {
 		l, err := Read(strings.NewReader(c.log))
@@ -94,6 +97,8 @@ func TestSaidCauses(t *testing.T) {
 		"Memory is piling up between the cases.":                      Leak,
 		"I see increasing memory consumption.":                        Leak,
 		"It was to run in CPU mode.":                                  WrongDevice,
+		"The memory grew with every batch.":                           Leak,
+		"An LLM holding ~14 GB runs beside it.":                       OtherProcess,
 		"Even batch_size=1 was tried.":                                ModelTooLarge,
 		"Resource exhausted when training in a loop.":                 Leak,
 		"It runs out of memory on resume.":                            CheckpointOnGPU,

@@ -173,7 +173,7 @@ var doings = []sign{
 	{phase: Save, all: kSave | kFile, not: kLoad},
 	{phase: Load, all: kLoad, with: kFile | kModel | kOptim | kTorch, not: kData | kDataset},
 	{phase: Load, all: kRestore, with: kFile | kModel | kOptim | kTorch, not: kData | kDataset},
-	{phase: Load, all: kFrom | kFile},
+	{phase: Load, all: kFrom | kFile, not: kSample | kEval | kTrain},
 	{phase: Load, all: kSet | kModel | kMove},
 	{phase: Backward, all: kBackward, not: kForward | kTrain | kBuild},
 	{phase: Backward, all: kGrad, alone: true},

@@ -142,10 +142,11 @@ var notes = []note{
 	{"pytorch_cuda_alloc_conf", `avoid fragmentation\.|See documentation for Memory Management and PYTORCH`, func(r *Run, _ []string) { r.Told.Memory = true }, false}, // the end of a message whose beginning was cut
 	{"leak", `(?i)memory leak|leak(?:s|ed|ing)?(?: of)?(?: \w+)? (?:memory|vram)|\bmemory\b[^.\n]{0,20}\bleak`, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"increas", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
-	{"process", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"released", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"someone", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false},
+	{"process", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"released", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"holding", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"on the same", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"someone", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false},
 	{"显存", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"内存", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"climb", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"ris", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
+	{"grew", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"rose", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"grow", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
 	{"after ", `(?i)(?:memory|oom|crash\w*|fails?|error|happens|occurs)\b[^.\n]{0,60}\bafter (?:about |around |only |at least |~ ?|the |first )*(?:\d+k?|several|some|few|a few|many)(?:th|st|nd|rd)? (?:of )?(?:\w+ )?(?:epoch|iter|step|batch)`, tell(func(t *Told) *bool { return &t.Late }), false},
 	{"after ", `(?i)\bafter (?:about |around |only |at least |~ ?|the |first )*(?:\d+k?|several|some|few|a few|many)(?:th|st|nd|rd)? (?:of )?(?:\w+ )?(?:epoch|iter|step|batch)[^.\n]{0,60}\b(?:memory|oom|crash\w*|killed)\b`, tell(func(t *Told) *bool { return &t.Late }), false},

@@ -60,7 +60,7 @@ var callForms = []callForm{
 }
 
 // codeExpr is a source line marked as the failing one: IPython's arrow or rich's.
-var codeExpr = lazy(`^\s*│?\s*(?:-+>|❱)\s*\d+\s*│?\s?(.*)$`)
+var codeExpr = lazy(`^\s*│?\s*(?:-+>|❱)\s*(?:\d+|\[\d+\]\([^()\s]*\))\s*│?\s?(.*)$`)
 
 // calls finds the calls printed in one line. Text between two calls on it is the source line of the first.
 func (form callForm) calls(line string) []Frame {
