@@ -28,7 +28,7 @@ var (
 	torchClauses = []string{
 		"tried to allocate {tried}",
 		"GPU {gpu};", "NPU {gpu};", "MLU {gpu};", "XPU {gpu};",
-		"GPU {gpu} has a total capacity of {total}", "GPU {gpu} has a total capacty of {total}", "GPU has a total capacity of {total}",
+		"GPU {gpu} has a total capacity of {total}", "GPU {gpu} has a total capacty of {total}", "has a total capacity of {total}", // 2.4 prints the card's number as a character
 		"NPU {gpu} has a total capacity of {total}",
 		"of which {free} is free", "{total} total capacity", "{free} free;", "{free} free)",
 		"{allocated} already allocated", "{active} current active",

@@ -150,7 +150,13 @@ func TestLibrariesSizes(t *testing.T) {
 
 // A card that the message does not number has processes all the same.
 func TestCardWithoutNumber(t *testing.T) {
-	d := diagnose(t, "[rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 66.00 MiB. GPU  has a total capacity of 79.14 GiB of which 25.69 MiB is free. Process 8674 has 28.09 GiB memory in use. Including non-PyTorch memory, this process has 50.95 GiB memory in use. Of the allocated memory\n[rank5]: 49.39 GiB is allocated by PyTorch, and 825.12 MiB is reserved by PyTorch but unallocated.\n")
+	for _, gpu := range []string{"", "\a", "^G"} {
+		cardWithoutNumber(t, gpu)
+	}
+}
+
+func cardWithoutNumber(t *testing.T, gpu string) {
+	d := diagnose(t, "[rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 66.00 MiB. GPU "+gpu+" has a total capacity of 79.14 GiB of which 25.69 MiB is free. Process 8674 has 28.09 GiB memory in use. Including non-PyTorch memory, this process has 50.95 GiB memory in use. Of the allocated memory\n[rank5]: 49.39 GiB is allocated by PyTorch, and 825.12 MiB is reserved by PyTorch but unallocated.\n")
 	if f := d.Failure.Facts; f.GPU != nil || f.Total == nil || f.Free == nil || len(f.Others) != 1 || d.Causes[0].Cause != OtherProcess {
 		t.Errorf("facts %+v, first cause %s", f, d.Causes[0].Cause)
 	}
