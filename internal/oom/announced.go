@@ -22,7 +22,7 @@ var (
 		`显存(?:不足|不够|溢出|爆|超)`, `爆(?:了)?显存`, `GPU ?メモリ(?:が)?不足`, `メモリ(?:が)?(?:不足|足りな)`, `(?:zu wenig|kein|nicht gen[uü]g\w*) \w*speicher`, `speicher (?:reicht nicht|ist voll|geht aus)`,
 		`메모리 ?부족`, `m[ée]moire insuffisante`, `memoria insuficiente`, `मेमोरी (?:खत्म|समाप्त|कम|की कमी)`, hosts,
 	}, "|")
-	hosts = `defaultcpuallocator|\boom (?:on|in|of) (?:cpu |system |host )?ram\b|\bram (?:oom|out[ -]of[ -]memory)\b|\bnumpy array\b[^.\n]{0,40}\b(?:instantiat|allocat|creat)\w*|\bcpu (?:ram |memory )?(?:oom|out of memory|memory error)|(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆|过大|耗尽)|\bto allocate [\d.]+ ?[kmgt]i?b\w* (?:of )?ram\b|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|\bram (?:memory )?(?:is|was|gets|got) full\b|\bmessage\W+killed\b|\bkilled\W*$|\bkilled (?:right |just )?(?:at|when|while|during|after|on|in)\b|被(?:杀|kill)`
+	hosts = `defaultcpuallocator|\boom (?:on|in|of) (?:cpu |system |host )?ram\b|\bram (?:oom|out[ -]of[ -]memory)\b|\bcpu (?:ram |memory )?(?:oom|out of memory|memory error)|(?:out of|not enough|insufficient) (?:cpu |system |host )?ram\b|内存(?:不足|不够|溢出|爆|过大|耗尽)|\bto allocate [\d.]+ ?[kmgt]i?b\w* (?:of )?ram\b|爆(?:了)?内存|arbeitsspeicher|\b(?:system|cpu|host) (?:ram|memory) (?:oom|out|exhaust)|\boom[- ]?kill|\bkill(?:ed|s)\b[^.\n]{0,20}\b(?:by|process)\b|\b(?:process|program|script) (?:\w+ ){0,3}killed\b|\bcomputer'?s? memory\b|\bfull of (?:my |the )?ram\b|\ball (?:of )?(?:my |the )?(?:available )?(?:system )?ram\b|\b(?:os|system|kernel) (?:\w+ )?kill|\bram (?:memory )?(?:is|was|gets|got) full\b|\bmessage\W+killed\b|\bkilled\W*$|\bkilled (?:right |just )?(?:at|when|while|during|after|on|in)\b|被(?:杀|kill)`
 
 	// trouble may be another's than running out: it takes a cut traceback beside it.
 	trouble = `\b(?:problems?|issues?|trouble) with (?:\w+ )?memory\b|\bmemory (?:problem|issue|trouble|limit|usage|leak|consumption|growth)|\berror\b[^.\n]{0,40}\bmemory\b`
@@ -35,7 +35,7 @@ var (
 	cutExpr     = lazy(`(?i)` + spoken + `|` + trouble)
 	spokenAlone = lazy(`(?i)out of memory|\boom\b`)
 	titleExpr   = lazy(`(?i)` + spoken)
-	hostsExpr   = lazy(`(?i)` + hosts)
+	hostsExpr   = lazy(`(?i)` + hosts + `|\bnumpy array\b[^.\n]{0,40}\b(?:instantiat|allocat|creat)\w*`)
 	adviceExpr  = lazy(`(?i)\b(?:if|avoid\w*|prevent\w*|in case of|reduce|may|might|could|can\s|should|without|no|fix(?:es|ed)?|against)(?:\b|\s)[^.\n]{0,40}(?:` + spoken + `)`)
 )
 

@@ -28,7 +28,7 @@ var (
 	torchClauses = []string{
 		"tried to allocate {tried}",
 		"GPU {gpu};", "NPU {gpu};", "MLU {gpu};", "XPU {gpu};",
-		"GPU {gpu} has a total capacity of {total}", "GPU {gpu} has a total capacty of {total}", "has a total capacity of {total}", // 2.4 prints the card's number as a character
+		"GPU {gpu} has a total capacity of {total}", "GPU {gpu} has a total capacty of {total}", "has a total capacity of {total}", // the card's number was printed as a character
 		"NPU {gpu} has a total capacity of {total}",
 		"of which {free} is free", "{total} total capacity", "{free} free;", "{free} free)",
 		"{allocated} already allocated", "{active} current active",
@@ -164,7 +164,7 @@ var dialects = []dialect{
 	{name: "dataloader-shm", anchor: "out of shared memory", guard: `(?i)worker|/dev/shm|bus error`, framework: "pytorch", device: "cpu", kind: Host},
 	{name: "errno-12", anchor: "cannot allocate memory", device: "cpu", kind: Host},
 	{name: "process-pool", anchor: "process pool was terminated abruptly", device: "cpu", kind: Host},
-	{name: "allocation-failure", anchor: "memory allocation failure", device: "cpu", kind: Host},
+	{name: "allocation-failure", anchor: "memory allocation failure", guard: `(?m)^\s*Memory allocation failure\b`, device: "cpu", kind: Host},
 	{name: "bad-alloc", anchor: "bad_alloc", device: "cpu", kind: Host},
 	{name: "memory-error", anchor: "memoryerror", guard: `(?m)(^|[\s|:])(builtins\.|numpy\.[\w.]*)?_?(Array)?MemoryError\b`, device: "cpu", kind: Host},
 	{name: "kernel", anchor: "out of memory: kill", device: "cpu", kind: Host},
@@ -175,7 +175,7 @@ var dialects = []dialect{
 	{name: "nd4j", anchor: "from device [", guard: `(?i)failed to allocate \d+ bytes from device`, device: "cuda", kind: Device, clauses: []string{"failed to allocate {tried} from device [{gpu}]"}, leading: true},
 	{name: "container", anchor: "oomkilled", device: "cpu", kind: Host},
 	{name: "slurm", anchor: "exceeded", guard: `(?i)exceeded (job|step) memory limit`, device: "cpu", kind: Host},
-	{name: "batch-system", anchor: "exceeded memory allocation", device: "cpu", kind: Host},
+	{name: "batch-system", anchor: "exceeded memory allocation", guard: `(?i)\bjob \S+ has exceeded memory allocation`, device: "cpu", kind: Host},
 	{name: "slurm-handler-dashed", anchor: "out-of-memory handler", device: "cpu", kind: Host},
 	{name: "slurm-handler", anchor: "out of memory handler", device: "cpu", kind: Host},
 	{name: "colab", anchor: "using all available ram", device: "cpu", kind: Host},

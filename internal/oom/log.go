@@ -187,15 +187,24 @@ var nodeExpr = lazy(`(?:\{\{node |\[\[[Nn]ode:? |\b[Oo]p u?'|\[Op:|op_name="|sta
 // jitExpr is the function that XLA compiled for JAX.
 var jitExpr = lazy(`^p?(?:jit|map)\((\w\w+)\)/`)
 
-// messagePhases are wordings that only one phase has.
-var messagePhases = map[string]Phase{"compile permanent error": Compile, "memory for the cache blocks": Init, "available KV cache memory": Init, "cuCtxCreate": Init, "cudaSetDevice": Init, "cuDevicePrimaryCtxRetain": Init, "cuInit": Init, "simple_bind error": Init, "insufficient to use tactic": Compile, "Skipping tactic": Compile, "is_gradient_op: true": Backward, "nnconv_forward": Forward, "nnconv_backward": Backward}
+// messagePhases are wordings that only one phase has; the first found counts.
+var messagePhases = []struct {
+	phase  Phase
+	pieces []string
+}{
+	{Compile, []string{"compile permanent error", "insufficient to use tactic", "Skipping tactic"}},
+	{Init, []string{"memory for the cache blocks", "available KV cache memory", "cuCtxCreate", "cudaSetDevice", "cuDevicePrimaryCtxRetain", "cuInit", "simple_bind error"}},
+	{Backward, []string{"is_gradient_op: true", "nnconv_backward"}},
+	{Forward, []string{"nnconv_forward"}},
+}
 
 // node is what a graph's operation is for: those of a backward pass are named so, and an optimizer's after it.
 func node(message string) sight {
 	var s sight
-	for piece, phase := range messagePhases {
-		if strings.Contains(message, piece) {
-			s.doing = phase
+	for _, m := range messagePhases {
+		if slices.ContainsFunc(m.pieces, func(piece string) bool { return strings.Contains(message, piece) }) {
+			s.doing = m.phase
+			break
 		}
 	}
 	m := nodeExpr().FindStringSubmatch(message)

@@ -15,14 +15,17 @@ backward | chainer/training/updaters/standard_updater.py update_core: optimizer.
 forward | /w/pinn.py run: opt.minimize(loss_fn, variables); tensorflow/python/keras/optimizer_v2/optimizer_v2.py minimize; tensorflow/python/keras/optimizer_v2/optimizer_v2.py _compute_gradients: loss = loss(); /w/pinn.py loss_fn: u = self.net(x)
 forward | main.py train: fit(cfg); /w/lib/parser.py train: loss_dict = self.scene(imgs, targets)
 forward | main.py train: losses = self.head(feats, boxes)
-sample | /w/nnunetv2/inference/predict_from_raw_data.py predict_from_files: return self.predict_from_data_iterator(it); /w/nnunetv2/inference/predict_from_raw_data.py predict_logits: out = self.network(x); CALL; . forward
+sample | /w/bin/nnUNetv2_predict <module>: sys.exit(predict_entry_point()); /w/inference/predict_from_raw_data.py predict_entry_point: predictor.predict_from_files(args.i, args.o); /w/inference/predict_from_raw_data.py predict_from_files: return self.predict_from_data_iterator(it)
+unknown | /w/hijack.py _prepare_decoder_attention_mask: sliding_window_mask = _make_sliding_window_causal_mask(
+data | /w/tools/preprocess_data.py <module>: main(); /w/megatron/data/i.py finalize: index.write(x); /w/megatron/data/i.py write: pointers = torch.save(sizes)
+data | prepro.py main: build_features(args, train); prepro.py build_features: x = y.big(z)
+data | train.py main: import prepare_data_with_valid as dataset; /w/prepare_data_with_valid.py <module>: X = big(rows)
+data | /w/train.py training: scene = Scene(dataset, gaussians); /w/scene/__init__.py __init__: self.train_cameras[r] = cameraList_from_camInfos(scene_info.train_cameras, r, args); /w/utils/camera_utils.py cameraList_from_camInfos: camera_lis
 eval | /w/train.py main: trainer.train(); /w/train.py train: logs = self.inference_one_epoch(); /w/train.py inference_one_epoch: out = self.net(x); CALL; . forward
 data | preprocess.py mp_handler: process_video_file(vfile, args); preprocess.py process_video_file: preds = fa.get_detections_for_batch(x); /w/face_detection/detect.py batch_detect: olist = net(imgs); CALL; . forward
 eval | train_imagenet.py main: valid_acc, valid_obj = infer(valid_queue, model, criterion); train_imagenet.py infer: logits, _ = model(input); CALL; . forward
 sample | run.py main: out = infer(queue, model); run.py infer: logits, _ = model(input); CALL; . forward
 forward | /w/search.py _train_one_epoch: self._backward(X, y); /w/search.py _backward: loss = self._logits_and_loss(X, y); /w/search.py _logits_and_loss: logits = self.model(X)
-forward | /w/hijack.py forward_pass: self._prepare_decoder_attention_mask(; /w/hijack.py _prepare_decoder_attention_mask: sliding_window_mask = _make_sliding_window_causal_mask(
-data | /w/preprocess_data.py main: builders[key].finalize(path); /w/data/indexed_dataset.py finalize: index.write(self._sizes); /w/data/indexed_dataset.py write: pointers.append(address)
 optimizer | /w/fit.py fit: self.update(); mxnet/module/module.py update: _update_params_on_kvstore(self._exec_group); mxnet/model.py _update_params_on_kvstore: kvstore.push(name, grad_list)
 forward | main.py run: loss, acc = self.branch(x, y)
 eval | main.py evaluate: loss_dict = self.scene(imgs, targets)

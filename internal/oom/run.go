@@ -81,8 +81,10 @@ const smiExpr = `\|\s+\d+\s+((?:NVIDIA |GeForce |Tesla |Quadro )[\w -]+?)\s+(?:O
 
 func smiName(r *Run, m []string) { r.GPUName = strings.TrimSpace(m[1]) }
 
-// notes are what trainers print of their configuration. A new line to understand is a new entry.
-var notes = []note{
+// notes are what trainers print of their configuration, and what reporters say beside it. A new line to understand is a new entry.
+var notes = slices.Concat(printed, remarked())
+
+var printed = []note{
 	{"overriding: ", `Overriding: (\w+) = (.+)`, func(r *Run, m []string) { r.Trainer = "nanogpt"; r.Settings[m[1]] = strings.TrimSpace(m[2]) }, true},
 	{"overriding config with ", `Overriding config with ([^\s:]+)`, func(r *Run, m []string) { r.Trainer = "nanogpt"; r.ConfigFile = m[1] }, true},
 	{"tokens per iteration will be", `tokens per iteration will be:? ([\d,]+)`, func(r *Run, m []string) {
@@ -140,29 +142,6 @@ var notes = []note{
 	{"got prompt", `(?m)^\W*got prompt`, state(Sample), false}, {"error completing request", `Error completing request`, state(Sample), false},
 	{"output generated in", `Output generated in`, state(Sample), false},
 	{"pytorch_cuda_alloc_conf", `avoid fragmentation\.|See documentation for Memory Management and PYTORCH`, func(r *Run, _ []string) { r.Told.Memory = true }, false}, // the end of a message whose beginning was cut
-	{"leak", `(?i)memory leak|leak(?:s|ed|ing)?(?: of)?(?: \w+)? (?:memory|vram)|\bmemory\b[^.\n]{0,20}\bleak`, tell(func(t *Told) *bool { return &t.Leak }), false},
-	{"increas", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
-	{"process", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"released", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"holding", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"on the same", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false}, {"someone", occupiedExpr, tell(func(t *Told) *bool { return &t.Held }), false},
-	{"显存", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"内存", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
-	{"climb", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
-	{"ris", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
-	{"grew", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"rose", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
-	{"grow", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
-	{"after ", `(?i)(?:memory|oom|crash\w*|fails?|error|happens|occurs)\b[^.\n]{0,60}\bafter (?:about |around |only |at least |~ ?|the |first )*(?:\d+k?|several|some|few|a few|many)(?:th|st|nd|rd)? (?:of )?(?:\w+ )?(?:epoch|iter|step|batch)`, tell(func(t *Told) *bool { return &t.Late }), false},
-	{"after ", `(?i)\bafter (?:about |around |only |at least |~ ?|the |first )*(?:\d+k?|several|some|few|a few|many)(?:th|st|nd|rd)? (?:of )?(?:\w+ )?(?:epoch|iter|step|batch)[^.\n]{0,60}\b(?:memory|oom|crash\w*|killed)\b`, tell(func(t *Told) *bool { return &t.Late }), false},
-	{"resum", `(?i)\b(?:resum(?:e|es|ing|ed)|restart(?:s|ing|ed)?) [^.\n]{0,60}\b(?:train|checkpoint|fail|oom|crash|die|memory)`, tell(func(t *Told) *bool { return &t.Resume }), false},
-	{"resum", `(?i)(?:memory|oom|crash\w*|fails?|error)\b[^.\n]{0,40}\b(?:on|when|after|upon|while|during|at)(?: i| trying to| the)* resum`, tell(func(t *Told) *bool { return &t.Resume }), false},
-	{"restart", `(?i)\brestart(?:s|ing|ed)? [^.\n]{0,40}\bcheckpoint`, tell(func(t *Told) *bool { return &t.Resume }), false},
-	{"bigger", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"larger", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"accumulat", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
-	{"validat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
-	{"evaluat", evalTalkExpr, tell(func(t *Told) *bool { return &t.Eval }), false},
-	{"no_grad", noGradTalk, tell(func(t *Told) *bool { return &t.NoGrad }), false}, {"map_location", mappedTalk, tell(func(t *Told) *bool { return &t.Mapped }), false},
-	{"test", wholeTalk, tell(func(t *Told) *bool { return &t.Full }), false}, {"piling up", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false}, {"build", growthExpr, tell(func(t *Told) *bool { return &t.Leak }), false},
-	{"batch", oneTalk, func(r *Run, m []string) {
-		r.Told.One = r.Told.One || !wellExpr().MatchString(m[0]) || notExpr().MatchString(m[0]) // the one that works did not fail
-	}, false}, {"loop", againTalk, tell(func(t *Told) *bool { return &t.Again }), false}, {"fold", againTalk, tell(func(t *Told) *bool { return &t.Again }), false}, {"trial", againTalk, tell(func(t *Told) *bool { return &t.Again }), false},
-	{"cpu", cpuTalk, tell(func(t *Told) *bool { return &t.CPU }), false}, {"use_gpu", cpuTalk, tell(func(t *Told) *bool { return &t.CPU }), false}, {"no_cuda", cpuTalk, tell(func(t *Told) *bool { return &t.CPU }), false},
-	{"volatile was removed", `volatile was removed and now has no effect`, tell(func(t *Told) *bool { return &t.Volatile }), false},
 	{"-m ", `(?:python[\d.]*)\s+-m\s+([\w.]+)`, func(r *Run, m []string) {
 		if !strings.HasPrefix(m[1], "torch.distributed") { // which starts another
 			r.Script = cmp.Or(r.Script, strings.ReplaceAll(m[1], ".", "/"))

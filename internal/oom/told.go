@@ -3,6 +3,7 @@ package oom
 import (
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/snugml/snug/internal/i18n"
 	"github.com/snugml/snug/internal/units"
@@ -37,21 +38,50 @@ func (r *Run) say(text string) {
 	}
 }
 
-func tell(get func(*Told) *bool) func(*Run, []string) {
-	return func(r *Run, _ []string) { *get(&r.Told) = true }
+// remark is what reporters say of a failure: the words that mark a line, and the expression that it must match.
+type remark struct {
+	of    func(*Told) *bool
+	words string
+	expr  string
+	fails bool // not where the sentence tells what works
 }
 
-const (
-	occupiedExpr = `(?i)\b(?:another|other|previous|zombie|stale|old)\b (?:\w+ ){0,2}process(?:es)?\b[^.\n]{0,40}\b(?:hold|occup|us(?:e|ing)|eat|tak|consum|keep|remain)|\bby (?:someone|somebody|others?|another)\b|\bprocess(?:es|\(es\))? (?:\w+ )?still (?:hold|occup|us)|\bzombie process|\bmemory (?:\w+ )?(?:is |was )?not (?:being )?(?:released|freed)|\bshar(?:ed|ing) (?:the )?(?:same )?(?:gpu|card|machine|server)|\b(?:holding|occupying) (?:about |around )?~?[\d.]+ ?[gm]i?b\b|\bloaded on the same (?:gpu|card)\b`
-	growthExpr   = `(?i)(?:显存|内存)[^，。\n]{0,6}(?:逐渐|一直|不断|持续|越来越)|(?:memory|vram|ram)\b[^.\n]{0,60}(?:\b(?:keeps?|kept)(?: on)? (?:increas|grow|ris|climb|accumulat|going up)|\b(?:is|are|was) (?:getting|becoming) (?:bigger|larger|higher)|\b(?:grow(?:s|ed|ing)?|grew|rose|increas(?:es|ed|ing)|ris(?:es|ing)|climb(?:s|ed|ing)?|creeps?|accumulat\w+)\b[^.\n]{0,20}\b(?:slowly|steadily|gradually|every|each|over|until|during|with|batch|epoch|iterations?|steps?|time)\b)|memory[^.\n]{0,60}\bsteady increase|\b(?:increas|grow|ris)ing (?:\w+ )?(?:memory|vram|ram) (?:consumption|usage|use|footprint)\b|(?:memory|vram)\b[^.\n]{0,40}\b(?:pil(?:es|ed|ing)|build(?:s|ing)?|add(?:s|ing)?) up\b`
-	noGradTalk   = `(?i)\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|need\w*|forg[eo]t\w*|miss\w*|with|without|under|wrap\w*|try|put)\b[^.\n]{0,40}\b(?:torch\.)?no_grad\b|\bno_grad\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|forgot)`
-	mappedTalk   = `(?i)\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|set(?:ting)?|with|without|need\w*|should|try|pass\w*)\b[^.\n]{0,40}\bmap_location\b|\bmap_location\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|cure)`
-	wholeTalk    = `(?i)\btest\w*\b[^.\n]{0,60}\b(?:full[- ]?(?:size|resolution)|(?:whole|entire|full) (?:image|picture|video|volume|scene|frame)|no cropping|not crop)|\btrain\w*\b[^.\n]{0,40}\bcrop(?:s|ped|ping)?\b[^\n]{0,80}\btest`
-	oneTalk      = `(?i)[^.\n]*\bbatch[ _-]?size\W{0,3}(?:(?:is|was|to|of|as|at|=|down|set|even|already|reduced|just|only)\W+){0,4}(?:1|one)\b(?:[^\d.x*\n][^.\n]*|\.\s|\.?$)`
-	againTalk    = `(?i)\b(?:train|fit|run|load|creat|evaluat|infer|predict|call|generat)\w*\b[^.\n]{0,30}\bin (?:a |the |one )?(?:for |while )?loop\b|\b(?:second|next|each|every|other|several|multiple) (?:fold|trial|hyper-?parameter|experiment)s?\b|\bk-?fold\b|\bcross[- ]?validation\b`
-	cpuTalk      = `(?i)\b(?:in|on|with|using|the) cpu[- ](?:only|mode)\b|["\x60']cpu only["\x60']|\buse_gpu\s*=\s*False|\bno_cuda\s*=\s*True`
-	evalTalkExpr = `(?i)(?:memory|oom|error|crash\w*|fails?)\b[^\n]{0,80}\b(?:during|in|on|at|when|while|for)(?: the| doing| running| i run)* (?:evaluat|validat)|\b(?:during|in|when|while)(?: the| doing| running| i run)* (?:evaluat|validat)[^\n]{0,80}(?:memory|oom|error|crash)`
-)
+var remarks = []remark{
+	{func(t *Told) *bool { return &t.Leak }, "leak", `memory leak|leak(?:s|ed|ing)?(?: of)?(?: \w+)? (?:memory|vram)|\bmemory\b[^.\n]{0,20}\bleak`, false},
+	{func(t *Told) *bool { return &t.Leak }, "increas climb ris grew rose grow bigger larger accumulat piling build 显存 内存", `(?:显存|内存)[^，。\n]{0,6}(?:逐渐|一直|不断|持续|越来越)|(?:memory|vram|ram)\b[^.\n]{0,60}(?:\b(?:keeps?|kept)(?: on)? (?:increas|grow|ris|climb|accumulat|going up)|\b(?:is|are|was) (?:getting|becoming) (?:bigger|larger|higher)|\b(?:grow(?:s|ed|ing)?|grew|rose|increas(?:es|ed|ing)|ris(?:es|ing)|climb(?:s|ed|ing)?|creeps?|accumulat\w+)\b[^.\n]{0,20}\b(?:slowly|steadily|gradually|every|each|over|until|during|with|batch|epoch|iterations?|steps?|time)\b)|memory[^.\n]{0,60}\bsteady increase|\b(?:increas|grow|ris)ing (?:\w+ )?(?:memory|vram|ram) (?:consumption|usage|use|footprint)\b|(?:memory|vram)\b[^.\n]{0,40}\b(?:pil(?:es|ed|ing)|build(?:s|ing)?|add(?:s|ing)?) up\b`, false},
+	{func(t *Told) *bool { return &t.Late }, "after", `(?:memory|oom|crash\w*|fails?|error|happens|occurs)\b[^.\n]{0,60}\bafter (?:about |around |only |at least |~ ?|the |first )*(?:\d+k?|several|some|few|a few|many)(?:th|st|nd|rd)? (?:of )?(?:\w+ )?(?:epoch|iter|step|batch)`, false},
+	{func(t *Told) *bool { return &t.Late }, "after", `\bafter (?:about |around |only |at least |~ ?|the |first )*(?:\d+k?|several|some|few|a few|many)(?:th|st|nd|rd)? (?:of )?(?:\w+ )?(?:epoch|iter|step|batch)[^.\n]{0,60}\b(?:memory|oom|crash\w*|killed)\b`, false},
+	{func(t *Told) *bool { return &t.Again }, "loop fold trial", `\b(?:train|fit|run|load|creat|evaluat|infer|predict|call|generat)\w*\b[^.\n]{0,30}\bin (?:a |the |one )?(?:for |while )?loop\b|\b(?:second|next|each|every|other|several|multiple) (?:fold|trial|hyper-?parameter|experiment)s?\b|\bk-?fold\b|\bcross[- ]?validation\b`, false},
+	{func(t *Told) *bool { return &t.Held }, "process released someone holding same", `\b(?:another|other|previous|zombie|stale|old)\b (?:\w+ ){0,2}process(?:es)?\b[^.\n]{0,40}\b(?:hold|occup|us(?:e|ing)|eat|tak|consum|keep|remain)|\bby (?:someone|somebody|others?|another)\b|\bprocess(?:es|\(es\))? (?:\w+ )?still (?:hold|occup|us)|\bzombie process|\bmemory (?:\w+ )?(?:is |was )?not (?:being )?(?:released|freed)|\bshar(?:ed|ing) (?:the )?(?:same )?(?:gpu|card|machine|server)|\b(?:holding|occupying) (?:about |around )?~?[\d.]+ ?[gm]i?b\b|\bloaded on the same (?:gpu|card)\b`, false},
+	{func(t *Told) *bool { return &t.One }, "batch", `\bbatch[ _-]?size\W{0,3}(?:(?:is|was|to|of|as|at|=|down|set|even|already|reduced|just|only)\W+){0,4}(?:1|one)\b(?:[^\d.x*]|\.\s|\.?$)`, true},
+	{func(t *Told) *bool { return &t.CPU }, "cpu use_gpu no_cuda", `\b(?:in|on|with|using|the) cpu[- ](?:only|mode)\b|["\x60']cpu only["\x60']|\buse_gpu\s*=\s*False|\bno_cuda\s*=\s*True`, true},
+	{func(t *Told) *bool { return &t.Eval }, "validat evaluat", `(?:memory|oom|error|crash\w*|fails?)\b[^\n]{0,80}\b(?:during|in|on|at|when|while|for)(?: the| doing| running| i run)* (?:evaluat|validat)|\b(?:during|in|when|while)(?: the| doing| running| i run)* (?:evaluat|validat)[^\n]{0,80}(?:memory|oom|error|crash)`, false},
+	{func(t *Told) *bool { return &t.NoGrad }, "no_grad", `\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|need\w*|forg[eo]t\w*|miss\w*|with|without|under|wrap\w*|try|put)\b[^.\n]{0,40}\b(?:torch\.)?no_grad\b|\bno_grad\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|forgot)`, false},
+	{func(t *Told) *bool { return &t.Full }, "test", `\btest\w*\b[^.\n]{0,60}\b(?:full[- ]?(?:size|resolution)|(?:whole|entire|full) (?:image|picture|video|volume|scene|frame)|no cropping|not crop)|\btrain\w*\b[^.\n]{0,40}\bcrop(?:s|ped|ping)?\b[^\n]{0,80}\btest`, false},
+	{func(t *Told) *bool { return &t.Volatile }, "volatile", `volatile was removed and now has no effect`, false},
+	{func(t *Told) *bool { return &t.Resume }, "resum", `\b(?:resum(?:e|es|ing|ed)|restart(?:s|ing|ed)?) [^.\n]{0,60}\b(?:train|checkpoint|fail|oom|crash|die|memory)|(?:memory|oom|crash\w*|fails?|error)\b[^.\n]{0,40}\b(?:on|when|after|upon|while|during|at)(?: i| trying to| the)* resum`, false},
+	{func(t *Told) *bool { return &t.Resume }, "restart", `\brestart(?:s|ing|ed)? [^.\n]{0,40}\bcheckpoint`, false},
+	{func(t *Told) *bool { return &t.Mapped }, "map_location", `\b(?:add(?:ed|ing)?|us(?:e|es|ed|ing)|set(?:ting)?|with|without|need\w*|should|try|pass\w*)\b[^.\n]{0,40}\bmap_location\b|\bmap_location\b[^.\n]{0,40}\b(?:help|fix|solv|work|missing|cure)`, false},
+}
+
+// remarked are these as notes, one for each word.
+func remarked() (list []note) {
+	for _, s := range remarks {
+		expr := `(?i)` + s.expr
+		if s.fails { // the whole sentence
+			expr = `(?i)[^.\n]*(?:` + s.expr + `)[^.\n]*`
+		}
+		take := func(r *Run, m []string) {
+			if !s.fails || !wellExpr().MatchString(m[0]) || notExpr().MatchString(m[0]) {
+				*s.of(&r.Told) = true
+			}
+		}
+		for _, word := range strings.Fields(s.words) {
+			list = append(list, note{anchor: word, expr: expr, take: take})
+		}
+	}
+	return list
+}
 
 // voices name the framework where the wording itself does not: a library's error, raised through one of them.
 var voices = []struct {

@@ -106,7 +106,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		table, err := Parse(text)
 		if err == nil && len(table.Phases) > 0 {
-			table.Guess(map[string]bool{"word": true})
+			table.Guess(map[string]bool{"word": true}, "a")
 		}
 	})
 }

@@ -110,7 +110,7 @@ func check(w io.Writer, all []report) {
 		}
 		t := fit(rest)
 		for _, r := range left {
-			phase, chance := t.Guess(r.words)
+			phase, chance := t.Guess(r.words, "")
 			guesses = append(guesses, guess{chance, r.right[phase]})
 		}
 	}

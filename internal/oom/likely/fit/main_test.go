@@ -35,7 +35,7 @@ func TestFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, r := range all {
-		if phase, _ := table.Guess(r.words); !r.right[phase] {
+		if phase, _ := table.Guess(r.words, ""); !r.right[phase] {
 			t.Errorf("report %d is %q", i+1, phase)
 		}
 	}
